@@ -1,7 +1,6 @@
 """The tables, and the feed position of each.
 
-- `location`: where they are, a directory or an object store, and the files there; `small_files`:
-  those of a few KB, and such as must not exist yet
+- `location`: where they are, a directory or an object store, and the files there
 - `directory`: all tables of a log, in a directory that one process writes
 - `delta`: one table; `delta_files`: its files
 - `commits`: what it knows about itself, and its commits; `leaves`: changing its rows

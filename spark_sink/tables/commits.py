@@ -39,11 +39,11 @@ from spark_sink.tables.location import (
     FAULTS,
     Location,
     delta_uri,
+    has_objects,
     is_delta,
     open_delta_table,
     storage_options,
 )
-from spark_sink.tables.small_files import has_objects
 
 _EPOCH: Final = "recon.epoch"
 # What was left out of a table, by `spark_sink.tables.dags`.

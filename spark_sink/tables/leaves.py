@@ -33,9 +33,17 @@ from deltalake import DeltaTable, Transaction
 
 from spark_sink.errors import cannot_read
 from spark_sink.schema import PARTITION_COLUMN, partition_of
-from spark_sink.tables import small_files
 from spark_sink.tables.delta_files import CHANGE_DATA, CHANGE_TYPE, LOG, PARTITION, listed
-from spark_sink.tables.location import FAULTS, Location, concurrently, file_system
+from spark_sink.tables.location import (
+    FAULTS,
+    Location,
+    concurrently,
+    file_system,
+    put_if_absent,
+    put_object,
+    read_object,
+    read_object_end,
+)
 from spark_sink.tables.staging import (
     ROW_GROUP,
     by_partition,
@@ -157,7 +165,7 @@ class Leaves:
         path, size = file
         try:
             if path.endswith(_SUFFIX):
-                end = small_files.read_end(self._path, path, size, _FOOTER_BYTES)
+                end = read_object_end(self._path, path, size, _FOOTER_BYTES)
                 metadata = pq.read_metadata(pa.BufferReader(end))
             else:
                 metadata = pq.read_metadata(path, filesystem=file_system(self._path))
@@ -218,7 +226,7 @@ class Leaves:
     def _read(self, leaf: _Leaf) -> pa.Table:
         if leaf.path.endswith(_SUFFIX):
             try:
-                return rows_in(small_files.read(self._path, leaf.path), self._schema)
+                return rows_in(read_object(self._path, leaf.path), self._schema)
             except FAULTS as error:
                 raise cannot_read(error) from error
         # Of others, nobody knows what they take in memory.
@@ -272,7 +280,7 @@ class Leaves:
             store_schema=False,
         )
         whole = written.getvalue().to_pybytes()
-        small_files.write(self._path, path, whole)
+        put_object(self._path, path, whole)
         return path, len(whole)
 
 
@@ -353,4 +361,4 @@ def commit(
         *actions,
     ]
     data = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
-    small_files.put_if_absent(path, f"{LOG}/{version:020}.json", data)
+    put_if_absent(path, f"{LOG}/{version:020}.json", data)

@@ -1,32 +1,50 @@
-"""Where tables are: a directory of this machine, or one in an object store.
+"""Where tables are: a directory of this machine, or one in an object store; and the files there.
 
-Theory of operation. Everything below a location is reached through Arrow's interface for file
-systems, by names relative to the location, which are the names in a Delta log. A directory is
-Arrow's own local file system. A store is the client of delta-rs behind that interface, so rows and
-commits go through one library, with one set of options and credentials, to S3, Google Cloud and
-Azure alike. A location can be sent to a worker, which opens the store itself.
+Theory of operation. Files are reached by their names relative to the location, which are the names
+in a Delta log. A location can be sent to a worker, which opens the store itself. There are two
+clients, made from the same Rust library, with one set of options and credentials, to S3, Google
+Cloud and Azure alike:
+
+- `file_system`, for large files: Arrow's interface, behind which is Arrow's own local file system,
+  or the client of delta-rs. It asks for the size of a file before it reads it, and writes it in
+  parts.
+- *Objects*, by obstore: files of a few KB, for which that would take three times the requests, are
+  read and written in one request each. And an entry of a table's log may be put only if it is
+  absent: on a disk that is a link, which can be made once only, and in a store a conditional
+  request.
+
+The answer to a request may be lost. Then the object is put again, and if it is there already, with
+our bytes, the earlier attempt succeeded. So nobody else may ever put the same bytes.
 
 delta-rs takes credentials and settings from `options` and from the environment, as the tools of
 each provider have them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, AWS_PROFILE, ...). Options may be
 secrets: they are never part of a message or of `repr`.
+
+Left to delta-rs alone (`has_objects`) are stores of S3's protocol that it was told to commit to in
+another way, because they lack conditional requests, and credentials in a profile of Amazon's tools,
+which obstore does not read.
 """
 
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import obstore
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
+from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
+from obstore.store import LocalStore, ObjectStore, from_url
 from pyarrow.fs import (
     FileInfo,
     FileSelector,
@@ -51,18 +69,30 @@ _ENDPOINTS: Final = {
     "gs": ("GOOGLE_BASE_URL",),
 }
 _SHORT_NAMES: Final = ("endpoint", "endpoint_url")
+_CONDITION: Final = "aws_conditional_put"
 # A request that fails is repeated for half a minute: a store restarts in less, and a wrong address
 # is an error soon enough.
+_RETRIES: Final = 12
+_RETRY_SECONDS: Final = 30
 _STORE_TIMEOUTS: Final = {
     "connect_timeout": "5s",
     "timeout": "60s",
-    "max_retries": "12",
-    "retry_timeout": "30s",
+    "max_retries": str(_RETRIES),
+    "retry_timeout": f"{_RETRY_SECONDS}s",
     # Commits are put only if nobody else has put them: S3 and the like check that by ETag.
-    "aws_conditional_put": "etag",
+    _CONDITION: "etag",
 }
 _MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f]")
 _PATTERNS: Final = frozenset("*?[]{}=")
+# Of a request that got no answer. What the store refuses for a while is repeated within one.
+_ATTEMPTS: Final = 2
+# By these, delta-rs commits to S3 in another way, or with other credentials.
+_OTHER_WAYS: Final = ("aws_s3_locking_provider", "aws_s3_allow_unsafe_rename", "aws_iam_role_arn")
+_KEYS: Final = ("aws_access_key_id", "access_key_id")
+_PROFILES: Final = (
+    ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+    ("AWS_CONFIG_FILE", "~/.aws/config"),
+)
 # Requests of a store at the same time: it answers each in tens of milliseconds.
 _REQUESTS: Final = 16
 
@@ -252,6 +282,123 @@ def concurrently(
         return [function(item) for item in items]
     with ThreadPoolExecutor(_REQUESTS, "store") as pool:
         return list(pool.map(function, items))
+
+
+def read_object(location: Location, name: str) -> pa.Buffer:
+    """Return the bytes of a file, by its name below a location.
+
+    This and the next three are for a location that `has_objects`.
+
+    Raises:
+        OSError: it is missing, or cannot be read.
+    """
+    with _faults():
+        return pa.py_buffer(obstore.get(_objects(absolute(location)), name).bytes())
+
+
+def read_object_end(location: Location, name: str, size: int, most: int) -> pa.Buffer:
+    """Return the last bytes of a file of `size` bytes, `most` at most.
+
+    Raises:
+        OSError: it is missing, or cannot be read.
+    """
+    store, start = _objects(absolute(location)), max(0, size - most)
+    with _faults():
+        return pa.py_buffer(obstore.get_range(store, name, start=start, end=size))
+
+
+def put_object(location: Location, name: str, data: bytes) -> None:
+    """Write a file, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with _faults():
+        obstore.put(_objects(absolute(location)), name, data)
+
+
+def put_if_absent(location: Location, name: str, data: bytes) -> None:
+    """Write a file that does not exist, whole or not at all; nobody else may put these bytes.
+
+    Raises:
+        FileExistsError: the file exists.
+        OSError: it could not be written, as far as is known.
+    """
+    store = _objects(absolute(location))
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            obstore.put(store, name, data, mode="create")
+            return
+        except AlreadyExistsError as error:
+            with suppress(FileNotFoundError):
+                if read_object(location, name).to_pybytes() == data:  # an answer was lost
+                    return
+                raise FileExistsError(f"{location / name} exists") from error
+            # S3 says so, too, while another request to put it has not ended, and may yet fail.
+            if attempt == _ATTEMPTS:
+                raise FileExistsError(f"{location / name} is being written") from error
+        except BaseError as error:
+            if attempt == _ATTEMPTS:
+                raise OSError(str(error)) from error
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    try:
+        yield
+    except BaseError as error:
+        raise OSError(str(error)) from error
+
+
+def has_objects(location: Location) -> bool:
+    """Return whether files can be read and written here, rather than by delta-rs alone."""
+    if isinstance(location, Path) or not location.url.startswith("s3"):
+        return True
+    options = _lower(storage_options(location) or {})
+    given = _lower(os.environ) | options
+    if options[_CONDITION] != "etag" or any(given.get(name) for name in _OTHER_WAYS):
+        return False
+    has_profile = "AWS_PROFILE" in os.environ or any(
+        Path(os.environ.get(name) or default).expanduser().exists() for name, default in _PROFILES
+    )
+    return not has_profile or any(given.get(name) for name in _KEYS)
+
+
+@lru_cache(maxsize=64)
+def _objects(location: Location) -> ObjectStore:
+    if isinstance(location, Path):
+        return LocalStore(location)
+    client: Any = {}
+    config: Any = {}
+    for name, value in _lower(storage_options(location) or {}).items():
+        if _knows(location, ValueError, client_options={name: value}):  # it is asked for first
+            client[name] = value
+        elif _knows(location, UnknownConfigurationKeyError, config={name: value}):
+            config[name] = value
+    return from_url(
+        location.url,
+        config=config,
+        client_options=client,
+        retry_config={
+            "max_retries": _RETRIES,
+            "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
+        },
+    )
+
+
+def _knows(location: StoreUrl, unknown: type[Exception], **options: Any) -> bool:
+    """Return whether obstore knows an option; if not, it raises `unknown`."""
+    try:
+        from_url(location.url, **options)
+    except unknown:
+        return False
+    except (BaseError, ValueError):  # without the others
+        return True
+    return True
+
+
+def _lower(values: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in values.items()}
 
 
 def local_directory(location: Location) -> Path:

@@ -28,7 +28,7 @@ from recon_node.ceramic import Event
 from spark_sink.errors import ConflictError, TablesError
 from spark_sink.query.dataset import dataset_of
 from spark_sink.schema import RAW, partition_of
-from spark_sink.tables import commits, delta_files, leaves, raw_files, retention, small_files
+from spark_sink.tables import commits, delta_files, leaves, raw_files, retention
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_files import names_of, optimize, query, read_commit
 from spark_sink.tables.directory import Tables
@@ -36,6 +36,7 @@ from spark_sink.tables.location import (
     Location,
     StoreUrl,
     files_below,
+    has_objects,
     location_of,
     open_delta_table,
 )
@@ -177,8 +178,8 @@ def test_where_files_cannot_be_put_if_absent_rows_are_merged(store: Location) ->
     assert isinstance(store, StoreUrl)
     options = dict(store.options) | {"aws_s3_allow_unsafe_rename": "true", "max_retries": "3"}
     old = replace(store, options=tuple(options.items()))
-    assert small_files.has_objects(store)
-    assert not small_files.has_objects(old)
+    assert has_objects(store)
+    assert not has_objects(old)
     table = FeedTable(SPEC, old, EPOCH)
     for value in (1, 2):
         table.put(table_of({1: value}), value)
@@ -209,8 +210,8 @@ def test_what_delta_rs_does_in_another_way_is_left_to_it(
         monkeypatch.delenv(name)
     for name, value in {"HOME": str(tmp_path), **variables}.items():
         monkeypatch.setenv(name, value)
-    assert small_files.has_objects(location_of("s3://bucket/t", options)) is expected
-    assert small_files.has_objects(location_of("gs://bucket/t", options))
+    assert has_objects(location_of("s3://bucket/t", options)) is expected
+    assert has_objects(location_of("gs://bucket/t", options))
 
 
 def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(place: Location) -> None:
