@@ -47,9 +47,9 @@ from recon_node.ceramic import Event, StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import multibase
 from spark_sink.schema import TABLES
+from spark_sink.tables.catalog import table_status
 from spark_sink.tables.location import files_below
 from spark_sink.tables.retention import LEAST_KEPT
-from spark_sink.tables.status import table_status
 
 _LARGEST_BATCH: Final = 50
 # Batches between two looks at the disk: to list the files of all tables takes 0.1 s.

@@ -25,8 +25,8 @@ from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, CidError
 from spark_sink.query.question import QueryAnswer, run_query
 from spark_sink.query.show import to_json, to_text
+from spark_sink.tables.catalog import At
 from spark_sink.tables.location import Location
-from spark_sink.tables.versions import At
 
 _ANY_WIDTH: Final = 1_000_000
 # Characters of a value that are shown on a terminal: a few lines.

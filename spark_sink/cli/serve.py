@@ -114,7 +114,7 @@ def serve(
     from spark_sink.serve.flight_server import FILES, FlightMetrics, FlightServer, ServeSettings
     from spark_sink.serve.query_turns import QueryLimits
     from spark_sink.source.feed_client import Feed
-    from spark_sink.tables.status import is_table, no_tables
+    from spark_sink.tables.catalog import is_table, no_tables
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("TLS needs both --tls-cert and --tls-key")

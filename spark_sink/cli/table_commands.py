@@ -90,7 +90,7 @@ def check(tables: Location, deep: bool, as_json: bool) -> None:
       spark-sink check --tables ./tables
       spark-sink check --tables ./tables --deep
     """
-    from spark_sink.tables.status import table_status
+    from spark_sink.tables.catalog import table_status
     from spark_sink.upkeep.check import check_counts, check_files, check_rows
 
     statuses = table_status(tables)

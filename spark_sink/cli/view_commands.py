@@ -45,8 +45,8 @@ def create(tables: Location, model: str, name: str | None, as_json: bool) -> Non
       spark-sink view create --tables ./tables kjzl6hvfrbw6c... --as posts
     """
     from spark_sink.errors import ConflictError
+    from spark_sink.tables.catalog import open_view
     from spark_sink.tables.directory import lock
-    from spark_sink.tables.views import open_view
     from spark_sink.views.keeping import Views, create_view
 
     try:

@@ -17,8 +17,8 @@ from typing import Final, Protocol
 from spark_sink.errors import SinkError
 from spark_sink.query.changes import Changes, Token
 from spark_sink.schema import STATES
+from spark_sink.tables.catalog import view_names
 from spark_sink.tables.location import Location
-from spark_sink.tables.views import view_names
 
 # Seconds to wait for a target that cannot be reached: the first time, and at most.
 _FIRST_PAUSE: Final = 1.0

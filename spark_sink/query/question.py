@@ -39,6 +39,7 @@ from spark_sink.query.show import load_json, show
 from spark_sink.query.tangles_view import SOURCE, TANGLES, register_tangles
 from spark_sink.schema import PARTITION_COLUMN, TABLES
 from spark_sink.tables import delta_files
+from spark_sink.tables.catalog import At, no_tables, open_at, path_of, spec_of, view_names
 from spark_sink.tables.location import (
     FAULTS,
     Location,
@@ -46,9 +47,6 @@ from spark_sink.tables.location import (
     is_delta,
 )
 from spark_sink.tables.retention import held
-from spark_sink.tables.status import no_tables
-from spark_sink.tables.versions import At, open_at
-from spark_sink.tables.views import path_of, spec_of, view_names
 
 # Delta stores the partition in directory names.
 _PARTITIONED: Final = f", hive_partitioning=true, hive_types={{'{PARTITION_COLUMN}': INTEGER}}"

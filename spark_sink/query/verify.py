@@ -19,8 +19,8 @@ from spark_sink.errors import TablesError
 from spark_sink.query.question import run_query
 from spark_sink.schema import RAW
 from spark_sink.source.feed_client import Feed
+from spark_sink.tables.catalog import made_from
 from spark_sink.tables.location import Location
-from spark_sink.tables.status import made_from
 
 MAX_SHOWN: Final = 1000
 """EventIDs that differ, which are found; there may be more."""

@@ -27,6 +27,7 @@ from spark_sink.run.run_nodes import RunNodes
 from spark_sink.run.spark_session import Java, find_java, java_exit, start_session, translate
 from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED
 from spark_sink.source.feed_client import Feed, Head
+from spark_sink.tables.catalog import made_from
 from spark_sink.tables.commits import Reading
 from spark_sink.tables.directory import (
     CHECKPOINT_DIR,
@@ -38,7 +39,6 @@ from spark_sink.tables.directory import (
 from spark_sink.tables.location import Location, absolute, local_directory
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.staging import Staged
-from spark_sink.tables.status import made_from
 
 # Seconds to wait for the node at the start.
 _START_TIMEOUT: Final = 30.0

@@ -39,11 +39,11 @@ from spark_sink.serve.shown_tables import (
     create_views,
 )
 from spark_sink.serve.statement import FEED, SqlStatement, query_error, understand
+from spark_sink.tables.catalog import open_view, path_of, view_names
 from spark_sink.tables.commits import epoch_of, position_of, reading_of
 from spark_sink.tables.delta_files import names_of
 from spark_sink.tables.location import Location, find_delta_table, has_literal_path
 from spark_sink.tables.retention import held
-from spark_sink.tables.views import open_view, path_of, view_names
 
 _BATCH_ROWS: Final = 10_000
 _OWN_FUNCTIONS: Final = (

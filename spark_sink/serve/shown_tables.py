@@ -17,7 +17,7 @@ from typing import Final
 
 from spark_sink.schema import PARTITION_COLUMN, TABLES
 from spark_sink.serve.statement import FEED
-from spark_sink.tables.views import VIEWS
+from spark_sink.tables.catalog import VIEWS
 
 #: The only catalog, as ceramic-one names it.
 CATALOG: Final = "ceramic"

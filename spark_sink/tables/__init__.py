@@ -6,5 +6,5 @@
 - `commits`: what it knows about itself, and its commits; `leaves`: changing its rows
 - `retention`: keeping it small
 - `staging`: rows on their way into a table; `raw_files`: reading `raw_events` back
-- `status`, `versions`: the current state of the tables; older versions
+- `catalog`: tables and views as readers find them, their versions and status
 """

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from recon_node.base.files import open_locked
 from spark_sink.errors import ConflictError, TablesError, other_dags
 from spark_sink.schema import DERIVED, FORMER, RAW, TABLES
+from spark_sink.tables.catalog import are_parquet, is_table, no_tables
 from spark_sink.tables.commits import Reading
 from spark_sink.tables.dags import LeaveOut, forgotten_streams
 from spark_sink.tables.delta import FeedTable
@@ -43,7 +44,6 @@ from spark_sink.tables.location import (
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
-from spark_sink.tables.status import are_parquet, is_table, no_tables
 
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"

@@ -9,16 +9,16 @@ from recon_node.base.terminal import echo
 from spark_sink.errors import SinkError
 from spark_sink.schema import RAW
 from spark_sink.source.feed_client import Feed, Head
-from spark_sink.tables.commits import Reading
-from spark_sink.tables.location import Location
-from spark_sink.tables.status import (
+from spark_sink.tables.catalog import (
     Origin,
     TableStatus,
     made_from,
     read_unprocessed,
     table_status,
+    text_of,
 )
-from spark_sink.tables.versions import text_of
+from spark_sink.tables.commits import Reading
+from spark_sink.tables.location import Location
 from spark_sink.upkeep.check import check_counts
 
 # By how much the clocks of two machines may differ.

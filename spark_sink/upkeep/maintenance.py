@@ -37,19 +37,20 @@ from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables import delta_files
+from spark_sink.tables.catalog import (
+    are_without_dags,
+    made_from,
+    no_tables,
+    open_delta,
+    path_of,
+    spec_of,
+)
 from spark_sink.tables.commits import epoch_of
 from spark_sink.tables.dags import LeaveOut, forgotten_streams, leave_out_for_good
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import STAGING_DIR, Tables, delete_abandoned
 from spark_sink.tables.location import FAULTS, Location, delete_below
 from spark_sink.tables.retention import Retention
-from spark_sink.tables.status import (
-    are_without_dags,
-    made_from,
-    no_tables,
-    open_delta,
-)
-from spark_sink.tables.views import path_of, spec_of
 
 REBUILD_DIR: Final = "_rebuild"
 _ROWS_PER_READ: Final = 50_000

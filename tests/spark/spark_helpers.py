@@ -30,12 +30,12 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.schema import DERIVED, FEED, PARTITION_COLUMN, TABLES
 from spark_sink.source.feed_client import Feed, Head
+from spark_sink.tables.catalog import At
 from spark_sink.tables.commits import RULES_PROPERTY
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location, StoreUrl
 from spark_sink.tables.staging import Staged
-from spark_sink.tables.versions import At
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 COLUMNS = [name for name in FEED.names if name not in ("event_id", "delivered_at")]

@@ -30,8 +30,8 @@ from recon_node.ipld import CID
 from spark_sink.errors import SinkError
 from spark_sink.run.runner import RunSettings
 from spark_sink.schema import RAW, TABLES
+from spark_sink.tables.catalog import table_status
 from spark_sink.tables.location import Location, file_system, open_delta_table
-from spark_sink.tables.status import table_status
 
 
 def environment_without_java(directory: Path) -> dict[str, str]:

@@ -14,9 +14,9 @@ from spark_sink.query.question import run_query
 from spark_sink.run.spark_session import Java, start_session
 from spark_sink.schema import TABLES
 from spark_sink.serve.database import Database
+from spark_sink.tables.catalog import no_tables, open_delta
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.directory import Tables, check_checkpoint, lock
-from spark_sink.tables.status import no_tables, open_delta
 
 
 def test_plain_parquet_tables_of_an_older_version_are_left_alone(tmp_path: Path) -> None:

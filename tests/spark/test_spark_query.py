@@ -40,8 +40,8 @@ from spark_sink.query import question as query_module
 from spark_sink.query.question import Duck, run_query
 from spark_sink.query.show import load_json, show, to_json, to_text
 from spark_sink.tables import delta_files
+from spark_sink.tables.catalog import committed_at, text_of
 from spark_sink.tables.directory import Tables
-from spark_sink.tables.versions import committed_at, text_of
 from spark_sink.upkeep.health import check_health
 
 CUTS = (40, 80, 120)

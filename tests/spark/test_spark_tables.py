@@ -28,10 +28,10 @@ from spark_sink.query.show import show
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, TABLES
 from spark_sink.tables import commits, delta, delta_files, retention
+from spark_sink.tables.catalog import table_status
 from spark_sink.tables.directory import Tables, lock
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.staging import DataFile
-from spark_sink.tables.status import table_status
 
 
 def test_rows_are_appended_once_and_tips_follow(sample: list[Event], tmp_path: Path) -> None:

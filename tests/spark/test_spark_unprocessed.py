@@ -20,8 +20,8 @@ from spark_sink.derive.portion import Step
 from spark_sink.derive.workers import LocalWorkers
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import DERIVED, UNPROCESSED
+from spark_sink.tables.catalog import read_unprocessed
 from spark_sink.tables.directory import Tables
-from spark_sink.tables.status import read_unprocessed
 
 CHILD = Path(__file__).with_name("spark_child_process.py")
 KEY = SigningKey(bytes(range(32)))

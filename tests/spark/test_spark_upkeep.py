@@ -40,10 +40,10 @@ from spark_sink.schema import FEED, RAW, TABLES
 from spark_sink.source import transfer
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables import delta_files, retention, staging
+from spark_sink.tables.catalog import table_status
 from spark_sink.tables.commits import Commits
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.retention import Retention
-from spark_sink.tables.status import table_status
 from spark_sink.upkeep import maintenance
 from spark_sink.upkeep.health import check_health
 from spark_sink.upkeep.maintenance import rebuild
