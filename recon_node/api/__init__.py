@@ -2,8 +2,20 @@
 
 It has the paths, bodies and status codes of a ceramic-one node (events, streams, feed, interests,
 peers), and also the feed as Arrow, the state of Recon, metrics, the OpenAPI document, and pages for
-people. `create_app` makes the ASGI application over `Services`; `serve` serves it with h11 on
-trio. This room knows the store, and only the public names of the network side.
+people. This room knows the store, and only the public names of the network side. In reading order:
+
+    server             serves the application on trio: connections, and HTTP/1.1 in them
+    middleware         what every request passes: counting, who may send it, time and size
+    app                the application: all endpoints, and which one a request is for
+    endpoint           how an endpoint is declared, and what of the node its handler may use
+    routes/            the endpoints
+    models             how bodies and parameters are read and written
+    errors             how errors are answered
+    evaluation         computes streams in other processes
+    evaluation_worker  such a process
+    metrics/           what Prometheus is shown
+    openapi            the OpenAPI document
+    settings           the address, who may use the API, and the bounds of requests
 
 A name is imported when it is first used: the processes that compute streams (`evaluation_worker`)
 need none of them, and start in half the time without.
@@ -14,10 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from recon_node.api.app import create_app
-    from recon_node.api.middleware.guard import Access
+    from recon_node.api.endpoint import Services
     from recon_node.api.server import Listener, ListenError, open_listener, serve
-    from recon_node.api.services import Limits, Services
-    from recon_node.api.settings import ApiSettings, split_host_port
+    from recon_node.api.settings import Access, ApiSettings, Limits, split_host_port
 
 __all__ = [
     "Access",
@@ -33,10 +44,9 @@ __all__ = [
 ]
 _MODULES = {
     "app": ("create_app",),
-    "middleware.guard": ("Access",),
+    "endpoint": ("Services",),
     "server": ("ListenError", "Listener", "open_listener", "serve"),
-    "services": ("Limits", "Services"),
-    "settings": ("ApiSettings", "split_host_port"),
+    "settings": ("Access", "ApiSettings", "Limits", "split_host_port"),
 }
 
 

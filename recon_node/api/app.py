@@ -14,11 +14,10 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from recon_node.api.endpoint import Answer, Call, Endpoint, endpoint
+from recon_node.api.endpoint import Answer, Call, Endpoint, Services, endpoint
 from recon_node.api.errors import EXPECTED_ERRORS, ApiError, answer_error
 from recon_node.api.metrics import Metrics
-from recon_node.api.middleware.guard import Guard, usual_need
-from recon_node.api.middleware.stack import Bound, Observe
+from recon_node.api.middleware import Bound, Guard, Observe
 from recon_node.api.models import Parameters, reply
 from recon_node.api.openapi import describe
 from recon_node.api.routes import (
@@ -40,7 +39,7 @@ from recon_node.api.routes import (
     tangles,
     undelivered,
 )
-from recon_node.api.services import Services
+from recon_node.api.settings import usual_need
 
 
 @cache

@@ -2,7 +2,7 @@
 below `/api/v0`, it is `{"Message": ..., "Code": 0, "Type": "error"}`, as kubo's are.
 
 Handlers raise `ApiError` or let errors of the store and its indexes pass; the router raises
-Starlette's own errors (404, 405). An unexpected exception is left to `middleware.stack.Observe`,
+Starlette's own errors (404, 405). An unexpected exception is left to `middleware.Observe`,
 which logs it and answers 500 without details.
 """
 

@@ -1,29 +1,49 @@
-"""Serving the API: its port, who gets a connection, and the end.
+"""Serving the API: who gets a connection, HTTP/1.1 in it for an ASGI application, and the end.
+
+h11 reads requests, from anybody, and is strict. Answers are this node's own, and to have h11 check
+and copy them, too, took a sixth of a small request: an `AnswerWriter` makes their bytes.
+
+A connection is idle until the head of a request is complete, and again when it has been answered;
+its slot then goes to a newcomer if there is no other (`fairness.slots`). A client that is gone
+has the application cancelled at the next write; `receive` tells of it earlier. Requests that wait
+behind another one are read ahead up to `MAX_AHEAD` bytes. Of all requests that were sent ahead or
+have others behind them, on whatever connections, one begins in a turn of the event loop: a client
+can send thousands at once, and newcomers, liveness and peers must get their turns between them.
+
+A request that can be understood in two ways ends the connection (RFC 9112, section 6.1), and so
+does one for another host (`middleware.Hosts`). There is no TLS, no HTTP/2, and no upgrade.
 
 On shutdown the listener closes first. Idle connections end at once, requests in progress have
-`GRACE` seconds to finish, and then the rest is cut off. What happens in a connection is in
-`http_connection`.
+`GRACE` seconds to finish, and then the rest is cut off.
 """
 
 from __future__ import annotations
 
 import errno
+import os
+import re
 import socket
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from email.utils import formatdate
+from functools import lru_cache, partial
+from http import HTTPStatus
 from ipaddress import ip_address
+from math import inf
 from typing import Any, Final
+from urllib.parse import unquote
 
+import h11
 import structlog
 import trio
-from starlette.types import ASGIApp
+from pydantic_core import to_json
+from starlette.types import ASGIApp, Message, Scope
 
-from recon_node.api.http_connection import HttpConnection
-from recon_node.api.middleware.guard import Hosts
+from recon_node.api.middleware import PIECE, Hosts, declared_length
 from recon_node.base.program import bind_advice
-from recon_node.fairness.slots import AllowList, Slots
+from recon_node.fairness.slots import AllowList, Slot, Slots
 
 logger = structlog.get_logger(__name__)
 
@@ -36,6 +56,35 @@ _RETRY: Final = 0.1
 """Seconds until connections are accepted again, when this process can have no more."""
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+KEEP_ALIVE: Final = 75.0
+"""Seconds that a connection may be idle."""
+HEAD_LIMIT: Final = 20.0
+"""Seconds in which a request's head must be complete, from its first byte."""
+STALLED_WRITE: Final = 60.0
+"""Seconds in which a client must take a piece of an answer."""
+MAX_HEAD: Final = 16 * 1024
+"""Maximum bytes of a request's head."""
+MAX_AHEAD: Final = 64 * 1024
+"""Maximum bytes that are read of the requests behind the one that is being answered."""
+_LINGER: Final = 5.0
+"""Seconds for which a client that is refused may go on sending, so that it sees the answer."""
+_CHUNKS_AT_ONCE: Final = 256
+"""Chunks of a body that are read before others get a turn: each takes some 40 µs."""
+_SMALL_CHUNKS: Final = 1_000
+_MEAN_CHUNK: Final = 64
+"""A body of more chunks than the former has at least this many bytes in each, on average. Clients
+send whole buffers; a byte in each chunk is work that only the server has."""
+_EMPTY_READS: Final = 8
+"""Reads that may bring nothing but empty lines before a request."""
+_NOTHING: Final = (b"", b"\r")
+_EMPTY_LINES: Final = re.compile(rb"\A(?:\r?\n)+")
+"""Before a request, which some clients send behind a body (RFC 9112, section 2.2)."""
+_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+"""The errors of a stream whose client is gone."""
+_VERSIONS: Final = (b"1.0", b"1.1")
+_REASONS: Final = {int(status): status.phrase.encode() for status in HTTPStatus}
+_WITHOUT_BODY: Final = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 
 
 class ListenError(Exception):
@@ -187,3 +236,436 @@ async def _accept(
 def _url(address: tuple[str, int]) -> str:
     host, port = address[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _RefusedError(Exception):
+    """The request is refused, and the connection ends."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class HttpConnection:
+    """One connection of a client."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        stream: trio.SocketStream,
+        hosts: Hosts,
+        slot: Slot,
+        sent_ahead: trio.Lock,
+    ) -> None:
+        self._app = app
+        self._stream = stream
+        self._hosts = hosts
+        self._sent_ahead = sent_ahead
+        self._slot = slot
+        self._http = _reader(b"")
+        self._answer = AnswerWriter()
+        self._client = _address(stream.socket.getpeername())
+        self._server = _address(stream.socket.getsockname())
+        self._running = trio.CancelScope()
+        """Around all requests: entering a scope takes 10 µs, moving its deadline 2. Its end is the
+        connection's. There is a deadline only between requests."""
+        self._is_idle = self._is_closing = self._is_gone = False
+        self._has_begun = False
+        """Whether a part of the next request's head is here."""
+        self._is_read = True
+        """Whether the whole request is."""
+
+    def finish(self) -> None:
+        """End the connection: now if it is idle, else after the answer."""
+        self._is_closing = True
+        if self._is_idle:
+            self._running.cancel()
+
+    def abandon(self) -> None:
+        """End the connection now, and what is done for it: the client is gone."""
+        self._is_gone = True
+        self._running.cancel()
+
+    async def run(self) -> None:
+        """Answer requests until either side ends the connection."""
+        try:
+            with self._running:
+                await self._answer_requests()
+            if self._is_gone:
+                return
+            if self._running.cancelled_caught and self._has_begun and not self._is_closing:
+                reason = "the head of the request is too slow"
+                raise _RefusedError(HTTPStatus.REQUEST_TIMEOUT, reason)
+        except _RefusedError as error:
+            await self._refuse(error.status, str(error))
+        except h11.RemoteProtocolError as error:
+            await self._refuse(error.error_status_hint, f"not a request of HTTP/1.1: {error}")
+        except _GONE:
+            return  # the client is gone
+        await self._linger()
+
+    async def _answer_requests(self) -> None:
+        rest = b""
+        while not self._is_closing and (exchange := await self._next_request(rest)) is not None:
+            self._slot.use(busy=True)
+            await self._app(exchange.scope, exchange.receive, exchange.send)
+            self._slot.use(busy=False)
+            if exchange.fault is not None:
+                raise exchange.fault
+            self._is_read = exchange.body_is_read
+            if not (self._is_read and self._answer.is_complete and self._answer.keeps_alive):
+                break
+            rest = exchange.rest
+
+    async def _next_request(self, rest: bytes) -> _Exchange | None:
+        """Return the next request once its head is here; None if none comes.
+
+        `rest` is what is here already behind the request before.
+        """
+        self._answer = AnswerWriter()
+        self._is_idle, self._has_begun = True, False
+        self._running.deadline = trio.current_time() + KEEP_ALIVE
+        beginning = _EMPTY_LINES.sub(b"", rest)
+        was_sent_ahead = beginning not in _NOTHING
+        for _ in range(_EMPTY_READS):
+            if beginning not in _NOTHING:
+                break
+            received = await self.receive(MAX_HEAD)
+            if not received:  # the client has ended the connection
+                return None
+            beginning = _EMPTY_LINES.sub(b"", beginning + received)
+        self._http = _reader(beginning)
+        while not isinstance(event := self._http.next_event(), h11.Request):
+            if event is not h11.NEED_DATA:  # the client has ended the connection
+                return None
+            if not self._has_begun:
+                self._has_begun = True
+                self._running.deadline = trio.current_time() + HEAD_LIMIT
+            was_sent_ahead = False
+            self._http.receive_data(await self.receive(MAX_HEAD))
+        self._is_read = False
+        scope = self._scope_of(event)
+        self._answer = _answer_to(event, scope)
+        exchange = _Exchange(self, self._http, self._answer, scope)
+        if was_sent_ahead or exchange.has_more_behind:
+            async with self._sent_ahead:
+                await trio.lowlevel.checkpoint()
+        self._is_idle, self._running.deadline = False, inf
+        return exchange
+
+    def _scope_of(self, request: h11.Request) -> Scope:
+        """Return what the application gets to know of a request.
+
+        Raises:
+            _RefusedError: it is not for this node, or can be understood in two ways.
+        """
+        headers = [(name.lower(), value) for name, value in request.headers.raw_items()]
+        fields = dict(headers)
+        if request.http_version not in _VERSIONS:
+            raise _RefusedError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "use HTTP/1.1")
+        if b"transfer-encoding" in fields and (
+            b"content-length" in fields or request.http_version == b"1.0"
+        ):
+            raise _RefusedError(
+                HTTPStatus.BAD_REQUEST,
+                "a request with Transfer-Encoding has no Content-Length, and is not of HTTP/1.0",
+            )
+        target, host = request.target, fields.get(b"host")
+        if target[:7].lower() == b"http://":
+            host, slash, rest = target[7:].partition(b"/")
+            target = slash + rest or b"/"
+            headers = [(b"host", host), *(header for header in headers if header[0] != b"host")]
+        refusal = self._hosts.refusal(None if host is None else host.decode("latin-1"))
+        if refusal is not None:
+            raise _RefusedError(HTTPStatus.FORBIDDEN, refusal)
+        path, _, query = target.partition(b"?")
+        if not path.startswith(b"/") and path != b"*":
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, "the target should begin with a slash")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": request.http_version.decode(),
+            "method": request.method.decode("ascii").upper(),
+            "scheme": "http",
+            "path": unquote(path.decode("latin-1")),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": headers,
+            "client": self._client,
+            "server": self._server,
+        }
+
+    async def receive(self, size: int) -> bytes:
+        """Return some bytes, none at the end, in two thirds of the time of `SocketStream`, which
+        first looks whether they are here already.
+
+        Raises:
+            trio.BrokenResourceError: the connection is lost.
+        """
+        descriptor = self._stream.socket.fileno()
+        while True:
+            await trio.lowlevel.wait_readable(descriptor)
+            try:
+                return os.read(descriptor, size)
+            except BlockingIOError:  # the system was mistaken
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError from error
+
+    async def write(self, data: bytes, *, is_last: bool = False) -> None:
+        """Write bytes, the last ones of an answer at once if the system takes them.
+
+        Raises:
+            trio.BrokenResourceError: the client does not take them.
+        """
+        view = memoryview(data)[self._write_now(data) if is_last else 0 :]
+        for start in range(0, len(view), PIECE):
+            with trio.move_on_after(STALLED_WRITE) as stalled:
+                await self._stream.send_all(view[start : start + PIECE])
+            if stalled.cancelled_caught:
+                raise trio.BrokenResourceError("the client does not read")
+
+    def _write_now(self, data: bytes) -> int:
+        """Write without a turn of the event loop and a time limit; return how many bytes."""
+        try:
+            return os.write(self._stream.socket.fileno(), data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+
+    async def _refuse(self, status: int, reason: str) -> None:
+        """Answer a request that never reaches the application."""
+        if self._answer.has_begun:
+            return
+        body = to_json({"message": reason})
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        head = self._answer.head(status, headers)
+        with suppress(*_GONE):
+            await self.write(head + self._answer.body(body, is_last=True))
+
+    async def _linger(self) -> None:
+        """End our side, and read what the client still sends: else it may not see the answer."""
+        with suppress(*_GONE), trio.move_on_after(_LINGER):
+            await self._stream.send_eof()
+            if not self._is_read or self._http.their_state is h11.ERROR:
+                while await self.receive(PIECE):
+                    pass
+
+
+class _Exchange:
+    """One request and its answer: the application's `receive` and `send`."""
+
+    def __init__(
+        self, connection: HttpConnection, http: h11.Connection, answer: AnswerWriter, scope: Scope
+    ) -> None:
+        self.scope = scope
+        self._connection = connection
+        self._http = http
+        self._answer = answer
+        self._start: Message | None = None
+        self._is_gone = False
+        length, here = declared_length(scope), http.trailing_data[0]
+        self.body_is_read = length is not None and len(here) >= length
+        self._taken = length or 0 if self.body_is_read else 0
+        """Bytes of the body that were here with the head, and are not left to h11."""
+        self._body = here[: self._taken] if self.body_is_read else None
+        """The body if it was here, which was not received yet."""
+        self.has_more_behind = self.body_is_read and len(here) > self._taken
+        """Whether a part of the next request came with this one."""
+        self._ahead = 0
+        """Bytes read of the requests behind this one."""
+        self._chunks = 0
+        self._received = 0
+        """Bytes of the body."""
+        self.fault: h11.RemoteProtocolError | None = None
+        """What was wrong with the body."""
+
+    @property
+    def rest(self) -> bytes:
+        """What is here behind this request."""
+        return self._http.trailing_data[0][self._taken :]
+
+    async def receive(self) -> Message:
+        """Return a part of the body; after its end, wait until the client is gone."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        while not (self._is_gone or self.body_is_read):
+            if self._received:  # what is here already may be thousands of chunks
+                await trio.lowlevel.checkpoint()
+            try:
+                body = self._next_data()
+            except h11.RemoteProtocolError as error:
+                self.fault, self._is_gone = error, True
+                break
+            if body or self.body_is_read:
+                return {"type": "http.request", "body": body, "more_body": not self.body_is_read}
+            if self._http.they_are_waiting_for_100_continue:
+                go_on = h11.InformationalResponse(status_code=100, headers=[])
+                await self._write(self._http.send(go_on))
+            await self._read_more()
+        while not self._is_gone:
+            if self._ahead > MAX_AHEAD:
+                await trio.sleep_forever()  # nobody watches a client that has so much unread
+            self._ahead += await self._read_more()
+        return {"type": "http.disconnect"}
+
+    def _next_data(self) -> bytes:
+        """Return what is here of the body, at most `PIECE` bytes or `_CHUNKS_AT_ONCE` chunks.
+
+        Raises:
+            h11.RemoteProtocolError: the body is not one, or its chunks are too small.
+        """
+        parts: list[bytes] = []
+        size = 0
+        while size < PIECE and len(parts) < _CHUNKS_AT_ONCE:
+            event = self._http.next_event()
+            if not isinstance(event, h11.Data):
+                self.body_is_read = isinstance(event, h11.EndOfMessage)
+                break
+            parts.append(bytes(event.data))
+            size += len(event.data)
+            self._chunks += event.chunk_start
+        self._received += size
+        if self._chunks > _SMALL_CHUNKS and self._received < (self._chunks - 1) * _MEAN_CHUNK:
+            raise h11.RemoteProtocolError(
+                f"chunks of fewer than {_MEAN_CHUNK} bytes on average: send larger ones"
+            )
+        return b"".join(parts)
+
+    async def _read_more(self) -> int:
+        try:
+            data = await self._connection.receive(PIECE)
+        except trio.BrokenResourceError:
+            data = b""
+        self._is_gone = not data
+        if data:
+            self._http.receive_data(data)
+        return len(data)
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer. Cancels the application if the client is gone."""
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        is_last = not message.get("more_body", False)
+        head, start = b"", self._start
+        if start is not None:
+            head, self._start = self._answer.head(start["status"], start["headers"]), None
+        body = self._answer.body(message.get("body", b""), is_last=is_last)
+        await self._write(head + body, is_last=is_last)
+
+    async def _write(self, data: bytes, *, is_last: bool = False) -> None:
+        try:
+            await self._connection.write(data, is_last=is_last)
+        except _GONE:
+            self._is_gone = True
+            self._connection.abandon()
+            await trio.lowlevel.checkpoint()
+
+
+def _reader(beginning: bytes) -> h11.Connection:
+    """Return what reads one request, of which a part may be here."""
+    http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+    if beginning:
+        http.receive_data(beginning)
+    return http
+
+
+def _answer_to(request: h11.Request, scope: Scope) -> AnswerWriter:
+    wishes = b",".join([value for name, value in scope["headers"] if name == b"connection"])
+    closes = wishes and b"close" in [wish.strip() for wish in wishes.lower().split(b",")]
+    return AnswerWriter(
+        is_head=request.method == b"HEAD",
+        is_old=request.http_version < b"1.1",
+        keeps_alive=not closes,
+    )
+
+
+def _address(address: tuple[object, ...]) -> tuple[str, int]:
+    host, port = address[:2]
+    return str(host).partition("%")[0], int(str(port))
+
+
+class AnswerWriter:
+    """Writes the answer to one request (RFC 9112): head, framing of the body, and what follows for
+    the connection.
+
+    Args:
+        is_head: whether the request was HEAD: the answer has the head of that to GET, and no body.
+        is_old: whether it was of HTTP/1.0, which does not know chunks.
+        keeps_alive: whether another request may follow.
+    """
+
+    def __init__(
+        self, *, is_head: bool = False, is_old: bool = False, keeps_alive: bool = False
+    ) -> None:
+        self._is_head = is_head
+        self._is_old = is_old
+        self._has_body = True
+        self._left: int | None = None
+        """Bytes of the body that are missing; None: it has no declared length."""
+        self.keeps_alive = keeps_alive and not is_old
+        self.has_begun = False
+        self.is_complete = False
+
+    def head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """Return the head of the answer. Names of headers are in lower case.
+
+        Raises:
+            ValueError: a header would end early, and its rest be taken for another one.
+        """
+        status_line = b"HTTP/1.1 %d %s" % (status, _REASONS.get(status, b""))
+        lines = [status_line, b"date: " + _date(int(time.time()))]
+        for name, value in headers:
+            if name == b"content-length":
+                self._left = int(value)
+            elif name == b"connection":
+                self.keeps_alive = self.keeps_alive and value != b"close"
+                continue
+            lines.append(name + b": " + value)
+        self._has_body = not self._is_head and status not in _WITHOUT_BODY
+        if self._left is None and status not in _WITHOUT_BODY:
+            if self._is_old:
+                self.keeps_alive = False
+            else:
+                lines.append(b"transfer-encoding: chunked")
+        if not self.keeps_alive:
+            lines.append(b"connection: close")
+        ends = len(lines) + 1
+        head = b"\r\n".join([*lines, b"", b""])
+        if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head:
+            raise ValueError("a header of an answer has a line break or a zero byte")
+        self.has_begun = True
+        return head
+
+    def body(self, data: bytes, *, is_last: bool) -> bytes:
+        """Return a part of the body as it is sent.
+
+        Raises:
+            ValueError: the body does not have the declared length.
+        """
+        if self._has_body and self._left is not None:
+            self._left -= len(data)
+            if self._left < 0 or (is_last and self._left):
+                raise ValueError("the body of an answer does not have the length in its head")
+        self.is_complete = is_last
+        if not self._has_body:
+            return b""
+        if self._left is not None:
+            return data
+        if self._is_old:
+            return data
+        chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+        return chunk + b"0\r\n\r\n" if is_last else chunk
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()

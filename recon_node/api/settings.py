@@ -1,21 +1,121 @@
-"""Settings of the HTTP API: its address, its token, and the bounds of requests."""
+"""Settings of the HTTP API: its address, who may use it, and the bounds of requests."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic.dataclasses import dataclass
 
-from recon_node.api.middleware.guard import Access
-from recon_node.api.services import Limits
 from recon_node.base.files import read_secret
-from recon_node.base.setting_types import SETTINGS, Flag, OptionalPath, Setting, checked_by
+from recon_node.base.setting_types import (
+    SETTINGS,
+    Bytes,
+    Count,
+    Flag,
+    OptionalPath,
+    Setting,
+    TextList,
+    checked_by,
+)
 
 MIN_TOKEN: Final = 16
 """Characters that the API's token must have at least."""
+
+Need = Literal["open", "read", "write"]
+"""What a request does: it reveals nothing about the node but that it is there, it reads, or it
+changes the node."""
+
+
+def usual_need(method: str) -> Need:
+    """What a request does as far as its method tells."""
+    return "read" if method in ("GET", "HEAD") else "write"
+
+
+@dataclass(frozen=True, slots=True, config=SETTINGS)
+class Access:
+    """Who may use the API."""
+
+    token: str | None = Field(default=None, repr=False)
+    """What clients must send; None: everyone may do everything."""
+    token_for: Annotated[Literal["writes", "all"], Flag()] = "writes"
+    """Which requests need the token: those that change the node (events, interests, peers), or all
+    but the liveness check and the pages."""
+    rate_limit: Annotated[float, Setting(), Field(ge=0)] = 200.0
+    """Maximum requests per second from one client address, on average; 0 sets no limit.
+
+    Short bursts may have twice as many. More are answered 429. Programs on this machine, including
+    a proxy, are not limited.
+    """
+    hosts: Annotated[TextList, Setting(name="api_hosts")] = ()
+    """Names that requests may use for this node, beside its addresses, localhost and, if it listens
+    on all addresses, this machine's names.
+
+    A request for another host is refused (403): a web page could have its own name lead here and
+    read everything. Name here what a proxy or a container network calls the node. A name that
+    begins with a dot stands for all below it, "*" for all.
+    """
+    cors_allow_origins: Annotated[TextList, Setting()] = ()
+    """Origins whose web pages may call the API from a browser; ["*"] allows all."""
+
+    def asks_token(self, need: Need) -> bool:
+        """Whether a request needs the token."""
+        if self.token is None or need == "open":
+            return False
+        return need == "write" or self.token_for == "all"
+
+    def is_token(self, authorization: str | None) -> bool:
+        """Whether an Authorization header has the token; takes the same time either way."""
+        scheme, _, token = (authorization or "").partition(" ")
+        if self.token is None or scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(_digest(token.strip()), _digest(self.token))
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+@dataclass(frozen=True, slots=True, config=SETTINGS)
+class Limits:
+    """Bounds of a request. Sizes are bytes, times are seconds."""
+
+    body: Annotated[Bytes, Setting(name="max_body_bytes")] = 4 * 1024 * 1024
+    """Largest request body, in bytes; a larger one is answered 413."""
+    requests: Annotated[Count, Setting(name="max_requests")] = 128
+    """Maximum requests at once; one more is answered 503."""
+    writes: Count = 1024
+    """Maximum requests at once that add events."""
+    bodies: Bytes = 64 * 1024 * 1024
+    """Bytes of all request bodies at once; further ones are not read until there is room."""
+    answers: Bytes = 48 * 1024 * 1024
+    """Bytes of the parts of large answers that wait to be sent, at once; others wait for room."""
+    stall: float = 60.0
+    """A request that makes no progress for this long is given up."""
+    wait: float = 30.0
+    """Longest `wait` of a long poll."""
+    connect: float = 15.0
+    """Time to dial a peer for POST /ceramic/peers."""
+    feed_events: int = 10_000
+    """Maximum events in one answer of the feed."""
+    feed_bytes: int = 4 * 1024 * 1024
+    """An answer of the feed ends after the event that takes its CARs past this."""
+    stream_events: int = 50_000
+    """Maximum events of a stream whose state is requested."""
+    stream_listed: int = 10_000
+    """Maximum events of a stream that is listed or drawn."""
+    stream_bytes: int = 64 * 1024 * 1024
+    """Maximum bytes of their CARs."""
+    stream_seconds: float = 10.0
+    """Time to compute the state of a stream."""
+    arrow_rows: int = 5_000
+    """Maximum rows in one Arrow record batch."""
+    arrow_bytes: int = 4 * 1024 * 1024
+    """A record batch ends with the event that takes its CARs past this."""
 
 
 def split_host_port(text: str) -> tuple[str, int]:

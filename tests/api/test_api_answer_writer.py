@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.api.http_connection import AnswerWriter
+from recon_node.api.server import AnswerWriter
 
 PARTS = st.lists(st.binary(max_size=300), min_size=1, max_size=5)
 

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from recon_node.api import Access, Services
 from recon_node.api.app import ENDPOINTS
-from recon_node.api.middleware.guard import client_of
+from recon_node.api.middleware import client_of
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import multibase
 from recon_node.store import Store

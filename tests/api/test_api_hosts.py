@@ -6,7 +6,7 @@ import pytest
 from api_samples import connect, read_to_end, serving
 
 from recon_node.api import Services
-from recon_node.api.middleware.guard import Hosts, host_in
+from recon_node.api.middleware import Hosts, host_in
 
 LOOPBACK = ("127.0.0.1",)
 EVERYWHERE = ("0.0.0.0",)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.api import Services
-from recon_node.api.services import LOOP_WINDOW, LoopWatch
+from recon_node.api.metrics import LOOP_WINDOW, LoopWatch
 from recon_node.p2p import SyncReport
 
 

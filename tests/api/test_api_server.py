@@ -20,8 +20,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from recon_node.api import Access, Limits, ListenError, Services, create_app, open_listener, serve
-from recon_node.api.http_connection import HEAD_LIMIT, KEEP_ALIVE
-from recon_node.api.middleware.stack import BODY_GRACE, LARGE_PIECE, PIECE, SMALL_ANSWER, Bound
+from recon_node.api.middleware import BODY_GRACE, LARGE_PIECE, PIECE, SMALL_ANSWER, Bound
+from recon_node.api.server import HEAD_LIMIT, KEEP_ALIVE
 from recon_node.store import FeedColumns, Store, StoreError
 from recon_node.store.errors import DiskFullError
 

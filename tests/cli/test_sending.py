@@ -17,7 +17,7 @@ from support import sdk_sample
 
 from recon_node.api import Services, create_app
 from recon_node.api.server import open_listener, serve
-from recon_node.api.services import Limits
+from recon_node.api.settings import Limits
 from recon_node.base.connection import MAX_PAUSE, Answer, AsyncConnection, NodeError, NotANodeError
 from recon_node.ceramic import Network
 from recon_node.cli import sending as module

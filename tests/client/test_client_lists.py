@@ -12,7 +12,7 @@ import trio
 from client_samples import KEY, POST
 
 from recon_node.api import Services, create_app
-from recon_node.api.services import Limits
+from recon_node.api.settings import Limits
 from recon_node.ceramic import METAMODEL, EventKind
 from recon_node.client import (
     AsyncCeramic,

@@ -14,10 +14,10 @@ from prometheus_client.registry import Collector
 
 from recon_node import __version__
 from recon_node.api.metrics import catalogue as m
-from recon_node.api.services import Services
 
 if TYPE_CHECKING:
     from recon_node.anchoring.anchoring_service import Anchoring
+    from recon_node.api.endpoint import Services
     from recon_node.chain import Anchors
     from recon_node.p2p import P2P, PeerInfo
 

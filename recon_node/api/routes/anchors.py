@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from recon_node.api.endpoint import Answer, Call, endpoint
+from recon_node.api.endpoint import Answer, Call, Services, endpoint
 from recon_node.api.errors import ApiError
 from recon_node.api.models import Body, Parameters, Whole, WholeParameter, reply, text_of
 from recon_node.api.routes.events import EventPath
 from recon_node.api.routes.streams import StreamPath, compute, compute_named
-from recon_node.api.services import Services
 from recon_node.ceramic import StreamId, parse_event
 from recon_node.ipld import CID
 from recon_node.store import State

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from starlette.responses import Response
 
-from recon_node.api.endpoint import Answer, Call, endpoint
+from recon_node.api.endpoint import Answer, Call, Services, endpoint
 from recon_node.api.errors import bad_request
 from recon_node.api.models import (
     Binary,
@@ -39,7 +39,6 @@ from recon_node.api.models import (
 )
 from recon_node.api.routes.feed import check_epoch
 from recon_node.api.routes.listings import Given, read_given_stream
-from recon_node.api.services import Services
 from recon_node.ceramic import Shard, StreamId
 from recon_node.ipld import CID, CidError, read_cid
 from recon_node.store import FeedColumns, FeedFilter, Store

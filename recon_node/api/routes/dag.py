@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Raw, field
 from starlette.responses import Response
 
-from recon_node.api.endpoint import Answer, Call, endpoint
+from recon_node.api.endpoint import Answer, Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import (
     Binary,
@@ -30,7 +30,6 @@ from recon_node.api.models import (
     reply,
 )
 from recon_node.api.routes.listings import MAX_PAGE
-from recon_node.api.services import Services
 from recon_node.dag.dag_events import Identifier, parse_root, sort_bytes
 from recon_node.dag.dag_service import Dags
 from recon_node.dag.dag_state import Lacking, Publication

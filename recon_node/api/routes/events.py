@@ -13,10 +13,9 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Raw, UnsetType
 from starlette.responses import Response
 
-from recon_node.api.endpoint import NDJSON, Answer, Call, endpoint
+from recon_node.api.endpoint import NDJSON, Answer, Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, Parsed, Whole, as_raw, reply
-from recon_node.api.services import Services
 from recon_node.ceramic import Event, EventId, parse_event
 from recon_node.ipld import CID, IpldError, car, dag_cbor, multibase
 from recon_node.ipld.car import without_v2

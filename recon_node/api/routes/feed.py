@@ -24,7 +24,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from recon_node.api.endpoint import EXTENSION, Call, endpoint
+from recon_node.api.endpoint import EXTENSION, Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import (
     Body,
@@ -40,7 +40,6 @@ from recon_node.api.models import (
     reply,
     text_of,
 )
-from recon_node.api.services import Services
 from recon_node.base.timestamps import parse_timestamp
 from recon_node.ceramic import FIELDS_SIZE, prefix_range, rendezvous
 from recon_node.ipld import CID, multibase

@@ -15,9 +15,9 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
+from recon_node.api.endpoint import Services
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.routes.streams import compute
-from recon_node.api.services import Services
 from recon_node.store import ListedStream, StreamFilter, StreamPage
 from recon_node.store.damage import DamagedEventError
 from recon_node.streams import Stream, StreamShapeError

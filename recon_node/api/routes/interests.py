@@ -15,11 +15,10 @@ from typing import Final
 from msgspec import UNSET, UnsetType, field
 from starlette.responses import Response
 
-from recon_node.api.endpoint import Answer, Call, endpoint
+from recon_node.api.endpoint import Answer, Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, read_small
 from recon_node.api.routes.events import WARNING
-from recon_node.api.services import Services
 from recon_node.ceramic import Shard, StreamId, StreamIdError
 from recon_node.ceramic.header import sort_value_of
 from recon_node.ipld import IpldError, multibase

@@ -24,7 +24,7 @@ from msgspec import field
 from starlette.responses import Response
 
 from recon_node import __version__
-from recon_node.api.endpoint import Answer, Call, endpoint
+from recon_node.api.endpoint import Answer, Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import (
     Binary,
@@ -42,7 +42,6 @@ from recon_node.api.routes.node_info import (
     peer_id_bytes,
     with_peer_id,
 )
-from recon_node.api.services import Services
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IpldError, dag_cbor, dag_json
 from recon_node.p2p import PeerError
 from recon_node.store import Store

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
-from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.endpoint import Call, Services, endpoint
 from recon_node.api.errors import bad_request
 from recon_node.api.models import (
     Body,
@@ -23,7 +23,6 @@ from recon_node.api.models import (
     text_of,
 )
 from recon_node.api.routes.fields import streams_where
-from recon_node.api.services import Services
 from recon_node.ceramic import METAMODEL, EventKind, StreamId, StreamIdError, sort_value_range
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID, IpldError

@@ -14,11 +14,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from recon_node import __version__
-from recon_node.api.endpoint import Answer, Call, endpoint
+from recon_node.api.endpoint import Answer, Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, Parsed, Whole, WholeParameter
 from recon_node.api.routes.interests import NodeInterestBody, describe_interest
-from recon_node.api.services import Services
 from recon_node.ipld import IpldError, multibase
 from recon_node.p2p import P2P, PeerError, PeerInfo, RendezvousReport, SyncReport
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
-from recon_node.api.endpoint import Answer, Call, endpoint
+from recon_node.api.endpoint import Answer, Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, Whole, read_small, reply
-from recon_node.api.services import Services
 from recon_node.ceramic.auth.did import public_key
 from recon_node.ceramic.errors import DidError
 

@@ -21,7 +21,7 @@ from msgspec import Raw, field
 from pydantic_core import from_json
 from starlette.responses import Response
 
-from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.endpoint import Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.evaluation import Subject
 from recon_node.api.models import (
@@ -37,7 +37,6 @@ from recon_node.api.models import (
 )
 from recon_node.api.routes.events import EventCid
 from recon_node.api.routes.streams import Delivered, compute, event_of, not_found, read_delivered
-from recon_node.api.services import Services
 from recon_node.ceramic import Event, EventId, StreamId, StreamIdError, parse_event, validity_of
 from recon_node.draw.layout import fold_runs, lay_out
 from recon_node.draw.svg import draw_svg

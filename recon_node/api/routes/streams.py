@@ -22,11 +22,10 @@ from typing import Annotated, Any, TypeVar
 from msgspec import UNSET, Raw, UnsetType
 from starlette.responses import Response
 
-from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.endpoint import Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.evaluation import Subject
 from recon_node.api.models import Body, Parameters, Parsed, Whole, as_raw, reply
-from recon_node.api.services import Services
 from recon_node.ceramic import (
     Event,
     StreamId,

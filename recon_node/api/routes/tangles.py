@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 from pydantic_core import from_json
 from starlette.responses import Response
 
-from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.endpoint import Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.evaluation import Subject
 from recon_node.api.models import (
@@ -33,7 +33,6 @@ from recon_node.api.models import (
 )
 from recon_node.api.routes.listings import MAX_PAGE
 from recon_node.api.routes.streams import Delivered, InTime, define, read_delivered, read_stream_id
-from recon_node.api.services import Services
 from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.draw.layout import fold_runs, lay_out, short_name
 from recon_node.draw.svg import draw_svg

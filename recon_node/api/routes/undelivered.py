@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from recon_node import __version__
-from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.endpoint import Call, Services, endpoint
 from recon_node.api.models import Body, Parameters, Whole, text_of
 from recon_node.api.routes.listings import PageBody, PageQuery
-from recon_node.api.services import Services
 from recon_node.ipld import CID
 from recon_node.store import RefusedEvent, Undelivered
 
