@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from benchmarks.report import Row, count, new_file, progress, show
 from spark_sink.schema import PARTITION_COLUMN, PARTITIONS, TABLES, TableSpec, view_schema
 from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.delta_files import names_of
+from spark_sink.tables.delta_log import names_of
 from spark_sink.tables.staging import ROW_GROUP
 
 _PER_CONTROLLER: Final = 50

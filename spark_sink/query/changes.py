@@ -24,8 +24,14 @@ from deltalake import DeltaTable
 from spark_sink.errors import TablesError
 from spark_sink.schema import TableSpec
 from spark_sink.tables.catalog import path_of, spec_of
-from spark_sink.tables.commits import epoch_of, identity_of, position_of
-from spark_sink.tables.delta_files import CHANGE_TYPE, data_files, read_commit
+from spark_sink.tables.delta_log import (
+    CHANGE_TYPE,
+    data_files,
+    epoch_of,
+    identity_of,
+    position_of,
+    read_commit,
+)
 from spark_sink.tables.location import Location, find_delta_table
 from spark_sink.tables.retention import held
 from spark_sink.tables.staging import DataFile, read_file

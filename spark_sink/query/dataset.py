@@ -20,7 +20,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
 from spark_sink.schema import PARTITION_COLUMN
-from spark_sink.tables import delta_files
+from spark_sink.tables.delta_log import PARTITION, listed
 from spark_sink.tables.location import Location, StoreUrl, file_system, storage_options
 
 # Bytes of a file that is read whole, at most, and how many of them are read ahead.
@@ -36,10 +36,7 @@ def dataset_of(path: Location, table: DeltaTable, files: Iterable[str]) -> ds.Da
     """
     schema = pa.schema(table.schema().to_arrow())
     spans = (f"min.{_ID}", f"max.{_ID}") if _ID in schema.names else ()
-    facts = {
-        name: rest
-        for name, *rest in delta_files.listed(table, "size_bytes", delta_files.PARTITION, *spans)
-    }
+    facts = {name: rest for name, *rest in listed(table, "size_bytes", PARTITION, *spans)}
     names = list(files)
     sizes = {name: facts[name][0] for name in names}
     return ds.FileSystemDataset.from_paths(

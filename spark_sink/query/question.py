@@ -38,8 +38,8 @@ from spark_sink.query.dataset import dataset_of
 from spark_sink.query.show import load_json, show
 from spark_sink.query.tangles_view import SOURCE, TANGLES, register_tangles
 from spark_sink.schema import PARTITION_COLUMN, TABLES
-from spark_sink.tables import delta_files
 from spark_sink.tables.catalog import At, no_tables, open_at, path_of, spec_of, view_names
+from spark_sink.tables.delta_log import names_of
 from spark_sink.tables.location import (
     FAULTS,
     Location,
@@ -249,7 +249,7 @@ def _register(connection: DuckDBPyConnection, path: Location, at: At) -> int:
     """
     with _opening(path):
         table = open_at(path, at)
-        files = delta_files.names_of(table)
+        files = names_of(table)
     if not files:
         connection.register(path.name, spec_of(path.name, table).schema.empty_table())
         return table.version()

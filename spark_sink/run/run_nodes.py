@@ -12,7 +12,7 @@ from spark_sink.errors import (
     SinkError,
 )
 from spark_sink.source.feed_client import Feed, Head
-from spark_sink.tables.commits import Reading
+from spark_sink.tables.delta_log import Reading
 
 # Seconds between two rounds of questions.
 _POLL: Final = 0.5

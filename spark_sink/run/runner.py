@@ -28,7 +28,7 @@ from spark_sink.run.spark_session import Java, find_java, java_exit, start_sessi
 from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.catalog import made_from
-from spark_sink.tables.commits import Reading
+from spark_sink.tables.delta_log import Reading
 from spark_sink.tables.directory import (
     CHECKPOINT_DIR,
     SCRATCH_DIR,

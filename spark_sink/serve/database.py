@@ -40,8 +40,7 @@ from spark_sink.serve.shown_tables import (
 )
 from spark_sink.serve.statement import FEED, SqlStatement, query_error, understand
 from spark_sink.tables.catalog import open_view, path_of, view_names
-from spark_sink.tables.commits import epoch_of, position_of, reading_of
-from spark_sink.tables.delta_files import names_of
+from spark_sink.tables.delta_log import epoch_of, names_of, position_of, reading_of
 from spark_sink.tables.location import Location, find_delta_table, has_literal_path
 from spark_sink.tables.retention import held
 

@@ -26,8 +26,7 @@ from spark_sink.query.changes import APPENDED
 from spark_sink.serve.database import Database
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.statement import FEED
-from spark_sink.tables.commits import epoch_of, identity_of, position_of
-from spark_sink.tables.delta_files import CHANGE_TYPE, data_files
+from spark_sink.tables.delta_log import CHANGE_TYPE, data_files, epoch_of, identity_of, position_of
 
 # Positions per step, at most.
 _POSITIONS_PER_STEP: Final = 50_000

@@ -25,16 +25,20 @@ from pyarrow.fs import FileSelector, FileType
 
 from spark_sink.errors import TablesError, another_log, cannot_open, damaged, one_line
 from spark_sink.schema import TABLES, UNPROCESSED, TableSpec
-from spark_sink.tables.commits import (
+from spark_sink.tables.delta_log import (
+    LOG,
     MODEL_PROPERTY,
     Reading,
     epoch_of,
     excludes_dags,
     has_changed_logs,
+    listed,
+    names_of,
     position_of,
+    query,
+    read_commit,
     reading_of,
 )
-from spark_sink.tables.delta_files import LOG, listed, names_of, query, read_commit
 from spark_sink.tables.location import (
     FAULTS,
     Location,

@@ -6,42 +6,99 @@ by `stream_cid`. Parquet has: in a file sorted by it, a reader decodes only the 
 stream. Event files are always sorted. Stream files are sorted and small
 (`spark_sink.tables.leaves`); those of many changes at once are written by merges of delta-rs, in
 small row groups, and sorted when few rows of them are changed, or `optimize` rewrites them.
+
+Every commit names the position of the table (`spark_sink.tables.delta_log`), and is refused if
+another process has committed first.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
 
-from spark_sink.errors import other_rules
-from spark_sink.schema import TableSpec, partition_of
-from spark_sink.tables.commits import (
+from spark_sink.errors import (
+    TablesError,
+    another_log,
+    cannot_open,
+    other_columns,
+    other_rules,
+    written_by_another,
+)
+from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec, partition_of
+from spark_sink.tables.delta_log import (
+    DAGS,
+    EPOCH_PROPERTY,
+    EXCLUDED_PROPERTY,
     FORGOT,
-    PROPERTIES,
+    LOG,
+    MODEL_PROPERTY,
     READING_PROPERTY,
     RULES_PROPERTY,
-    STAGED_DIR,
-    Commits,
+    Action,
+    FileActions,
     Reading,
-    add_missing_columns,
+    added,
+    app_id,
+    data_files,
+    epoch_of,
     excludes_dags,
-    open_table,
+    has_changed_logs,
+    position_of,
+    put_commit,
+    query,
+    read_suffix,
+    reading_of,
+    removed,
     rules_of,
     times_forgot,
 )
-from spark_sink.tables.delta_files import LOG, added, data_files, placed, query, removed, vacuum
-from spark_sink.tables.location import Location, delete_below, file_system, files_below
+from spark_sink.tables.leaves import MOST_ROWS, Leaves
+from spark_sink.tables.location import (
+    FAULTS,
+    Location,
+    concurrently,
+    delete_below,
+    delta_uri,
+    file_system,
+    files_below,
+    has_objects,
+    is_delta,
+    move_file,
+    open_delta_table,
+    storage_options,
+)
 from spark_sink.tables.raw_files import RawFiles
-from spark_sink.tables.retention import Retention, Tidying
-from spark_sink.tables.staging import Staged, Stager, read_file
+from spark_sink.tables.retention import WRITER, Retention, Tidying, merge_small_files, vacuum
+from spark_sink.tables.staging import DataFile, Staged, Stager, read_file
 
+# Properties of every table.
+_PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
+# Where staged files are. Delta ignores names that begin with an underscore.
+_STAGED_DIR: Final = "_staged"
+# What delta-rs says if another commit came first.
+_CONFLICT: Final = re.compile("(?i)concurrent transaction|changed since last commit|existing table")
+_STEP: Final = "/step"
+_FOLLOW: Final = "/follow/"
+# As delta-rs does after commits of its own.
+_COMMITS_PER_CHECKPOINT: Final = 100
 # The last position of a file without statistics.
 _UNKNOWN: Final = 2**63 - 1
+# Columns that tables of earlier versions lack. Null is right, but for time events without the
+# columns about their anchors.
+_ANCHOR_COLUMNS: Final = frozenset({"time", "chain_id"})
+_ADDED_COLUMNS: Final = {
+    RAW: _ANCHOR_COLUMNS | {"delivered_at", "fault"},
+    "conclusion_events": frozenset({"fault"}),
+}
 
 
 class FeedTable:
@@ -64,42 +121,38 @@ class FeedTable:
         exclude_dags: bool = False,
         for_replacement: bool = False,
     ) -> None:
+        self.spec = spec
         self.path = path
-        self._table = open_table(spec, path, epoch, exclude_dags=exclude_dags)
-        self._commits = Commits(spec, path, epoch, self._table)
-        self._tidying = Tidying(self._commits)
+        self._epoch = epoch
+        self._table = table = _open_table(spec, path, epoch, exclude_dags=exclude_dags)
+        # As of our latest commit: to ask the log takes a request for each of its files.
+        self.position = position_of(table, epoch)
+        self.under_way = table.transaction_version(app_id(epoch) + _STEP) or 0
+        self._reading = reading_of(table, epoch) if has_changed_logs(table) else None
+        self._leaves = self._new_leaves()
+        self._tidying = Tidying(spec.name, path, table)
         if for_replacement:
             return
-        add_missing_columns(spec, self._table, path)
-        if rules_of(self._table) != spec.rules:
+        _add_missing_columns(spec, table, path)
+        if rules_of(table) != spec.rules:
             raise other_rules(path)
-
-    @property
-    def spec(self) -> TableSpec:
-        """What the table has."""
-        return self._commits.spec
-
-    @property
-    def position(self) -> int:
-        """The feed position that the table includes."""
-        return self._commits.position
 
     @property
     def has_changed_logs(self) -> bool:
         """Whether the table ever went on from another log than the one it was made from."""
-        return self._commits.reading is not None
+        return self._reading is not None
 
     @property
     def reading(self) -> Reading:
         """The log that the table is filled from, and up to where the table has its events."""
-        return self._commits.reading or Reading(self._commits.epoch, self.position)
+        return self._reading or Reading(self._epoch, self.position)
 
     def read_from(self, epoch: str) -> None:
         """Fill the table from another log from now on, of which nothing counts as read yet.
 
         What was read of this log once is forgotten: its node may have been restored from a backup.
         """
-        with self._commits.advancing_to(self.position, reading=Reading(epoch, 0)) as properties:
+        with self._advancing_to(self.position, reading=Reading(epoch, 0)) as properties:
             self._table.alter.set_table_properties(
                 {READING_PROPERTY: epoch}, raise_if_not_exists=False, commit_properties=properties
             )
@@ -114,19 +167,14 @@ class FeedTable:
         """Whether the table was made without the events of DAGs."""
         return excludes_dags(self._table)
 
-    @property
-    def under_way(self) -> int:
-        """The goal of the latest `revise`: some rows may be as of that position already."""
-        return self._commits.under_way
-
     def stager(self) -> Stager:
         """Return what writes files for `append`, also in a worker."""
         is_local = isinstance(self.path, Path)
-        return Stager(self.spec, self.path / STAGED_DIR if is_local else self.path)
+        return Stager(self.spec, self.path / _STAGED_DIR if is_local else self.path)
 
     def clear_staging(self) -> None:
         """Delete files that were written for `append` but not committed."""
-        delete_below(self.path, STAGED_DIR)
+        delete_below(self.path, _STAGED_DIR)
 
     @property
     def only_grows(self) -> bool:
@@ -147,37 +195,37 @@ class FeedTable:
         Raises:
             TablesError: this process does not see a staged file.
         """
-        files = placed(self.path, rows.files)
+        files = _placed(self.path, rows.files)
         for table in rows.tables:
             files += Stager(self.spec, self.path).stage(table).files
-        before = self._commits.reading
+        before = self._reading
         reading = before and Reading(before.epoch, read_position)
-        with self._commits.advancing_to(position, reading=reading) as properties:
-            self._commits.write([added(file) for file in files], properties)
+        with self._advancing_to(position, reading=reading) as properties:
+            self._write([added(file) for file in files], properties)
         return Staged(tuple(files))
 
     def followed(self, table: str) -> int | None:
         """Return up to which version of another table, by its identity, this one follows it."""
-        return self._commits.followed(table)
+        return self._table.transaction_version(app_id(self._epoch) + _FOLLOW + table)
 
     def put(self, rows: pa.Table, position: int, following: tuple[str, int] | None = None) -> None:
         """Insert or update rows by key in one commit, which brings the table to `position`.
 
         `following` is the identity of another table, and the version up to which the rows are.
         """
-        with self._commits.advancing_to(position, following=following) as properties:
+        with self._advancing_to(position, following=following) as properties:
             if rows.num_rows:
-                self._commits.upsert(rows, properties)
+                self._upsert(rows, properties)
             else:
-                self._commits.write([], properties)
+                self._write([], properties)
 
     def revise(self, rows: pa.Table, towards: int) -> None:
         """Update rows by key to their values at `towards`, in one commit.
 
         The position does not change.
         """
-        with self._commits.advancing_to(self.position, under_way=towards) as properties:
-            self._commits.upsert(rows, properties)
+        with self._advancing_to(self.position, under_way=towards) as properties:
+            self._upsert(rows, properties)
 
     def replace_rows(
         self,
@@ -187,11 +235,12 @@ class FeedTable:
         following: tuple[str, int],
     ) -> None:
         """Replace all rows and the columns in one commit; the arguments are as in `put`."""
-        self._commits.change_spec(spec)
+        self.spec = spec
+        self._leaves = self._new_leaves()
         stager = Stager(spec, self.path)
         files = [file for part in rows if part.num_rows for file in stager.stage(part).files]
-        with self._commits.advancing_to(position, following=following) as properties:
-            self._commits.write([added(file) for file in files], properties, mode="overwrite")
+        with self._advancing_to(position, following=following) as properties:
+            self._write([added(file) for file in files], properties, mode="overwrite")
 
     def forget(self, streams: Collection[bytes], change: Callable[[pa.Table], pa.Table]) -> int:
         """Rewrite the files that have rows of some streams; return how many rows those are.
@@ -203,7 +252,7 @@ class FeedTable:
         partitions = set(map(partition_of, streams))
         cids = pa.array(streams, pa.binary())
         count = 0
-        actions: list[AddAction | RemoveAction] = []
+        actions: FileActions = []
         stager = Stager(self.spec, self.path)
         for file in data_files(self._table, self.spec, self.path):
             if file.partition not in partitions:
@@ -219,8 +268,8 @@ class FeedTable:
             actions.append(removed(file))
         if actions:
             times = times_forgot(self._table) + 1
-            with self._commits.advancing_to(self.position, others={FORGOT: times}) as properties:
-                self._commits.write(actions, properties)
+            with self._advancing_to(self.position, others={FORGOT: times}) as properties:
+                self._write(actions, properties)
         return count
 
     def forget_old_versions(self) -> None:
@@ -242,21 +291,19 @@ class FeedTable:
         Files are moved, so `other` is unusable afterwards. A crash before that changes nothing.
         """
         current = self._table.metadata().configuration
-        if missing := {n: v for n, v in PROPERTIES.items() if current.get(n) != v}:
-            self._commits.set_properties(missing)  # a table of an older version
-        adds = [
-            added(file)
-            for file in placed(self.path, data_files(other._table, other.spec, other.path))
-        ]
-        with self._commits.advancing_to(other.position) as properties:
-            self._commits.write(adds, properties, mode="overwrite")
+        if missing := {n: v for n, v in _PROPERTIES.items() if current.get(n) != v}:
+            self._set_properties(missing)  # a table of an older version
+        files = _placed(self.path, data_files(other._table, other.spec, other.path))
+        with self._advancing_to(other.position) as properties:
+            self._write([added(file) for file in files], properties, mode="overwrite")
         if rules_of(self._table) != self.spec.rules:  # only now are its rows by these rules
             rules = {RULES_PROPERTY: str(self.spec.rules)}
-            self._commits.set_properties(rules)
+            self._set_properties(rules)
 
     def set_retention(self, retention: Retention) -> None:
         """Set how long older versions stay readable, and the change data feed."""
-        self._tidying.set_retention(retention)
+        if properties := self._tidying.set_retention(retention):
+            self._set_properties(properties)
 
     def tidy(self, *, idle: bool, most: float = math.inf) -> bool:
         """Merge small files and vacuum, after some commits and after large batches.
@@ -268,7 +315,17 @@ class FeedTable:
         Returns:
             Whether it was time for that.
         """
-        return self._tidying.tidy(merges=not self._commits.has_leaves, idle=idle, most=most)
+        # Leaves stay small and sorted without merging them.
+        merge = None if self._leaves else partial(self._merge_small_files, most)
+        if not self._tidying.tidy(merge, idle=idle):
+            return False
+        self._check_alone()
+        return True
+
+    def _merge_small_files(self, most: float) -> None:
+        if actions := merge_small_files(self._table, Stager(self.spec, self.path), most):
+            with self._advancing_to(self.position) as properties:
+                self._write(actions, properties)
 
     def files_upto(self, position: int) -> RawFiles:
         """List the files with rows up to a position."""
@@ -298,3 +355,230 @@ class FeedTable:
     def select(self, columns: str, where: str) -> pa.Table:
         """Return columns of the rows that match a condition in SQL."""
         return query({"t": self._table}, f"SELECT {columns} FROM t WHERE {where}")
+
+    def _new_leaves(self) -> Leaves | None:
+        if self.spec.rows_are_events or not has_objects(self.path):
+            return None
+        return Leaves(self.spec.schema, self.path)
+
+    @contextmanager
+    def _advancing_to(
+        self,
+        position: int,
+        *,
+        under_way: int | None = None,
+        reading: Reading | None = None,
+        following: tuple[str, int] | None = None,
+        others: Mapping[str, int] | None = None,
+    ) -> Iterator[CommitProperties]:
+        """Provide the properties of a commit that brings the table to a position.
+
+        Each commit names the position, even if it stays. So if someone else has committed since
+        this table was read, delta-rs refuses this commit: both have the same application
+        transaction.
+
+        Args:
+            position: of the table.
+            under_way: the goal of a `revise`; None: as it is.
+            reading: of the log that the table is filled from; None: as it is.
+            following: the identity of another table, and the version up to which the rows are.
+            others: versions of further transactions, by what follows in their names.
+
+        Raises:
+            TablesError: someone else has written the table. This commit may have been made, too:
+                it was read together with one that came later.
+        """
+        version = self._table.version()
+        named = {"": position, **(others or {})}
+        if under_way is not None:
+            named[_STEP] = under_way
+        if reading is not None:
+            named[read_suffix(reading.epoch)] = reading.position
+        if following is not None:
+            named[_FOLLOW + following[0]] = following[1]
+        name = app_id(self._epoch)
+        try:
+            yield CommitProperties(
+                app_transactions=[Transaction(name + suffix, at) for suffix, at in named.items()]
+            )
+        except CommitFailedError as error:
+            if _CONFLICT.search(str(error)):
+                raise written_by_another(self.path) from error
+            raise
+        if self._table.version() != version + 1:
+            raise written_by_another(self.path)
+        self.position = position
+        self.under_way = self.under_way if under_way is None else under_way
+        self._reading = reading or self._reading
+
+    def _write(
+        self,
+        actions: FileActions,
+        properties: CommitProperties,
+        mode: Literal["append", "overwrite"] = "append",
+    ) -> None:
+        """Commit files by delta-rs."""
+        self._table.create_write_transaction(
+            actions,
+            mode,
+            self.spec.schema,
+            partition_by=[PARTITION_COLUMN],
+            commit_properties=properties,
+        )
+        self._table.update_incremental()
+
+    def _upsert(self, rows: pa.Table, properties: CommitProperties) -> None:
+        """Insert or update rows by key."""
+        if self._leaves is not None and rows.num_rows <= MOST_ROWS:
+            actions = self._leaves.upsert(self._table, rows)
+            if actions is not None:
+                self._write_changes(actions, properties)
+                return
+        self._merge(rows, properties)
+
+    def _merge(self, rows: pa.Table, properties: CommitProperties) -> None:
+        partitions = sorted(set(rows[PARTITION_COLUMN].to_pylist()))
+        match = (
+            f"old.{PARTITION_COLUMN} = new.{PARTITION_COLUMN} "
+            f"AND old.{self.spec.key} = new.{self.spec.key} "
+            f"AND old.{PARTITION_COLUMN} IN ({', '.join(map(str, partitions))})"
+        )
+        merge = self._table.merge(
+            rows,
+            predicate=match,
+            source_alias="new",
+            target_alias="old",
+            writer_properties=WRITER,
+            commit_properties=properties,
+        )
+        # A row that stays what it was would be written, and be in the change data feed. Those of
+        # views come from rows that have changed.
+        columns = [] if self.spec.model else self.spec.schema
+        names = [field.name for field in columns if _is_comparable(field.type)]
+        differs = " OR ".join(f"(old.{n} IS DISTINCT FROM new.{n})" for n in names) or None
+        before = self._table.version()
+        merge.when_matched_update_all(predicate=differs).when_not_matched_insert_all().execute()
+        if self._table.version() == before:  # nothing was to be done, but the position counts
+            self._write([], properties)
+
+    def _write_changes(self, actions: Iterable[Action], properties: CommitProperties) -> None:
+        """Commit files and their changes, which delta-rs cannot."""
+        version = self._table.version() + 1
+        try:
+            put_commit(self.path, version, properties.app_transactions or (), actions)
+        except FileExistsError as error:
+            raise written_by_another(self.path) from error
+        self._table.update_incremental()
+        if version % _COMMITS_PER_CHECKPOINT == 0:
+            self._table.create_checkpoint()
+            self._table.cleanup_metadata()
+
+    def _set_properties(self, properties: dict[str, str]) -> None:
+        """Set properties of the table."""
+        self._table.alter.set_table_properties(properties, raise_if_not_exists=False)
+        self._check_alone()
+
+    def _check_alone(self) -> None:
+        """Check that no one else has moved the table, after it was read again."""
+        if position_of(self._table, self._epoch) != self.position:
+            raise written_by_another(self.path)
+
+
+def _open_table(
+    spec: TableSpec, path: Location, epoch: str, *, exclude_dags: bool = False
+) -> DeltaTable:
+    """Open the table `spec` of the log `epoch`; create it if there is none.
+
+    A new table is noted to be without the events of DAGs if `exclude_dags`.
+
+    Raises:
+        FeedChangedError: it was made from another log.
+        TablesError: it is damaged, or was not made by spark-sink.
+    """
+    try:
+        if not is_delta(path):
+            rules = {} if spec.rules is None else {RULES_PROPERTY: str(spec.rules)}
+            excluded = {EXCLUDED_PROPERTY: DAGS} if exclude_dags else {}
+            model = {} if spec.model is None else {MODEL_PROPERTY: spec.model}
+            return DeltaTable.create(
+                delta_uri(path),
+                schema=spec.schema,
+                partition_by=[PARTITION_COLUMN],
+                name=spec.name,
+                configuration={EPOCH_PROPERTY: epoch, **rules, **excluded, **model, **_PROPERTIES},
+                raise_if_key_not_exists=False,
+                storage_options=storage_options(path),
+            )
+        table = open_delta_table(path)
+    except FAULTS as error:
+        raise cannot_open(path, error) from error
+    made_from = epoch_of(table)
+    if made_from != epoch:
+        raise another_log(path, made_from, epoch)
+    return table
+
+
+def _add_missing_columns(spec: TableSpec, table: DeltaTable, path: Location) -> None:
+    """Add columns that a table of an older version lacks.
+
+    Raises:
+        TablesError: it has other columns, or its rows would not be correct.
+    """
+    there = _columns(table)
+    if there == _sorted(spec.schema):
+        return
+    missing = _ADDED_COLUMNS.get(spec.name, frozenset()) - {field.name for field in there}
+    added = [field for field in spec.schema if field.name in missing]
+    if _sorted([*there, *added]) != _sorted(spec.schema):
+        raise other_columns(path)
+    if not missing.isdisjoint(_ANCHOR_COLUMNS):
+        _check_anchors(table, path)
+    table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
+
+
+def _check_anchors(table: DeltaTable, path: Location) -> None:
+    """Check that a table without the columns about anchors has no time events."""
+    anchors = query({"t": table}, "SELECT count(*) AS n FROM t WHERE event_type = 'time'")
+    if count := anchors["n"].to_pylist()[0]:
+        raise TablesError(
+            f"the table {path} was written by an older version, without the anchor times "
+            f"of its {count} time events: read the feed again with spark-sink "
+            f"rebuild {RAW} --tables {path.parent} --url URL"
+        )
+
+
+def _columns(table: DeltaTable) -> list[pa.Field]:
+    return _sorted(pa.schema(table.schema().to_arrow()))
+
+
+def _sorted(fields: Iterable[pa.Field]) -> list[pa.Field]:
+    return sorted(fields, key=lambda field: str(field.name))
+
+
+def _placed(table: Location, files: Iterable[DataFile]) -> list[DataFile]:
+    """Move staged files to the table, as far as they are not there.
+
+    Raises:
+        TablesError: this process does not see a file.
+    """
+    return concurrently(table, partial(_place, table), files)
+
+
+def _place(table: Location, file: DataFile) -> DataFile:
+    if file.location != table:
+        try:
+            move_file(file.path, file.location, table)
+        except FileNotFoundError:
+            raise TablesError(
+                f"{file.location / file.path} was written for the table {table}, but the driver "
+                "does not see it: all workers and the driver must have the directory of the tables "
+                "at the same path"
+            ) from None
+    return replace(file, location=table)
+
+
+def _is_comparable(kind: pa.DataType) -> bool:
+    """Return whether delta-rs compares values of a type; the others never differ alone."""
+    if pa.types.is_list(kind):
+        kind = kind.value_type
+    return not pa.types.is_nested(kind)

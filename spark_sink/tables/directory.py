@@ -9,7 +9,7 @@
 
 A lock on the directory ensures that only one process writes the tables. For tables in an object
 store, it is on a directory of this machine: processes of other machines are refused when they
-commit. A table and its position change together: `spark_sink.tables.commits`.
+commit. A table and its position change together: `spark_sink.tables.delta_log`.
 """
 
 import math
@@ -29,9 +29,9 @@ from recon_node.base.files import open_locked
 from spark_sink.errors import ConflictError, TablesError, other_dags
 from spark_sink.schema import DERIVED, FORMER, RAW, TABLES
 from spark_sink.tables.catalog import are_parquet, is_table, no_tables
-from spark_sink.tables.commits import Reading
 from spark_sink.tables.dags import LeaveOut, forgotten_streams
 from spark_sink.tables.delta import FeedTable
+from spark_sink.tables.delta_log import Reading
 from spark_sink.tables.location import (
     Location,
     concurrently,

@@ -14,7 +14,6 @@ processes that commit the same version, one fails, and nothing is visible before
 """
 
 import json
-import time
 import uuid
 from bisect import bisect_right
 from collections import Counter
@@ -29,17 +28,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, Transaction
+from deltalake import DeltaTable
 
 from spark_sink.errors import cannot_read
 from spark_sink.schema import PARTITION_COLUMN, partition_of
-from spark_sink.tables.delta_files import CHANGE_DATA, CHANGE_TYPE, LOG, PARTITION, listed
+from spark_sink.tables.delta_log import CHANGE_DATA, CHANGE_TYPE, PARTITION, Action, listed, now
 from spark_sink.tables.location import (
     FAULTS,
     Location,
     concurrently,
     file_system,
-    put_if_absent,
     put_object,
     read_object,
     read_object_end,
@@ -74,8 +72,6 @@ _KEY: Final = "stream_cid"
 _CHANGE_FIELD: Final = pa.field(CHANGE_TYPE, pa.string(), nullable=False)
 # Readers skip files and row groups by these columns.
 _STATISTICS: Final = (_KEY, "stream_id", "position")
-
-Action = dict[str, dict[str, Any]]
 
 
 class _TooLargeError(Exception):
@@ -255,7 +251,7 @@ class Leaves:
         path, size = self._write(folder_of(partition), rows)
         self._spans[path] = rows[_KEY][0].as_py(), rows[_KEY][-1].as_py()
         stats = json.dumps(_stats(rows))
-        facts = {"dataChange": True, "modificationTime": _now(), "stats": stats}
+        facts = {"dataChange": True, "modificationTime": now(), "stats": stats}
         return _action("add", path, partition, size=size, **facts)
 
     def _write_changes(self, part: tuple[int, pa.Table]) -> Action:
@@ -323,42 +319,10 @@ def _stats(rows: pa.Table) -> dict[str, Any]:
 
 
 def _removed(partition: int, leaf: _Leaf) -> Action:
-    facts = {"dataChange": True, "deletionTimestamp": _now(), "extendedFileMetadata": True}
+    facts = {"dataChange": True, "deletionTimestamp": now(), "extendedFileMetadata": True}
     return _action("remove", leaf.path, partition, size=leaf.size, **facts)
 
 
 def _action(kind: str, path: str, partition: int, **facts: object) -> Action:
     values = {PARTITION_COLUMN: str(partition)}
     return {kind: {"path": path, "partitionValues": values, **facts}}
-
-
-def _now() -> int:
-    """Return the time in milliseconds."""
-    return round(time.time() * 1000)
-
-
-def commit(
-    path: Location, version: int, transactions: Iterable[Transaction], actions: Iterable[Action]
-) -> None:
-    """Commit a version of a table.
-
-    Args:
-        path: of the table.
-        version: that is made.
-        transactions: with the table's position.
-        actions: on files.
-
-    Raises:
-        FileExistsError: the version exists.
-    """
-    info = {"timestamp": _now(), "operation": "MERGE", "operationParameters": {}}
-    entries: list[Mapping[str, object]] = [
-        {"commitInfo": {**info, "txnId": str(uuid.uuid4())}},  # no two commits have the same bytes
-        *(
-            {"txn": {"appId": transaction.app_id, "version": transaction.version}}
-            for transaction in transactions
-        ),
-        *actions,
-    ]
-    data = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
-    put_if_absent(path, f"{LOG}/{version:020}.json", data)

@@ -1,5 +1,5 @@
-"""Keeps the files of a table few, and deletes those that only older versions need, as soon as they
-take much space.
+"""Keeps the files of a table few and sorted, and deletes those that only older versions need, as
+soon as they take much space.
 
 A table of streams is changed by copying files: every small batch leaves behind the files that it
 rewrote, in an object store as large as the table, and an entry in the table's log that names them.
@@ -18,33 +18,64 @@ import math
 import re
 import time
 import uuid
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from functools import partial
+from operator import attrgetter, itemgetter
 from pathlib import Path, PurePath
 from typing import IO, Final, NamedTuple
 from urllib.parse import unquote
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, WriterProperties
+from deltalake.transaction import AddAction, RemoveAction
 
 from recon_node.base.files import open_locked
+from spark_sink.errors import TablesError
 from spark_sink.schema import TABLES
-from spark_sink.tables.commits import Commits
-from spark_sink.tables.delta_files import (
+from spark_sink.tables.delta_log import (
     CHANGE_DATA,
-    CHANGES,
     LOG,
-    RETENTION,
+    FileActions,
+    added,
+    data_files,
     listed,
-    merge_small_files,
     names_of,
     read_commit,
-    vacuum,
+    removed,
 )
 from spark_sink.tables.location import Location, concurrently, file_system, files_below
-from spark_sink.tables.staging import Stager
+from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, read_file_upto
 
+#: For files that delta-rs writes; by default it does not compress.
+WRITER: Final = WriterProperties(compression="SNAPPY", max_row_group_size=ROW_GROUP)
+# The properties for how long older versions stay readable, and their change data feed.
+_RETENTION: Final = "delta.deletedFileRetentionDuration"
+_CHANGES: Final = "recon.changesRetentionDuration"
+# Hours per unit of the property; months and years count with their greatest length.
+_HOURS: Final = {
+    "microsecond": Fraction(1, 3_600_000_000),
+    "millisecond": Fraction(1, 3_600_000),
+    "second": Fraction(1, 3_600),
+    "minute": Fraction(1, 60),
+    "hour": Fraction(1),
+    "day": Fraction(24),
+    "week": Fraction(7 * 24),
+    "month": Fraction(31 * 24),
+    "year": Fraction(366 * 24),
+}
+# Files of this size are not merged.
+_TARGET_BYTES: Final = 32 * 1024 * 1024
+# Merge at least this many files, none of which is more than this many times as large as all smaller
+# ones together; limits in bytes per merge, on disk and in memory.
+_MIN_FILES: Final = 8
+_MAX_RATIO: Final = 2
+_MAX_MERGE_BYTES: Final = 64 * 1024 * 1024
+_MAX_ROW_BYTES: Final = 512 * 1024 * 1024
 _READERS: Final = "_readers"
 _LAST_CHECKPOINT: Final = f"{LOG}/_last_checkpoint"
 _ENTRY: Final = re.compile(rf"{LOG}/(\d{{20}})\.[^/]+")
@@ -64,6 +95,243 @@ _COMMITS_PER_TRIM: Final = 16
 # use, and they must not be kept for a month.
 _LOG: Final = "delta.logRetentionDuration"
 _LOG_HOURS: Final = 1
+
+
+class Retention(NamedTuple):
+    """How long older versions of a table are kept.
+
+    Attributes:
+        hours: for which they stay readable.
+        size: how many bytes their files may take, in this process; None: in proportion to the
+            latest version.
+        changes: hours for which the change data feed is kept; None: as older versions are.
+    """
+
+    hours: float
+    size: float | None = None
+    changes: float | None = None
+
+
+class Tidying:
+    """Deletes the files that only older versions of a table need, and says when to merge others.
+
+    Args:
+        name: of the table.
+        path: where it is.
+        table: as it is now; it is read again after each commit.
+    """
+
+    def __init__(self, name: str, path: Location, table: DeltaTable) -> None:
+        self._name = name
+        self._path = path
+        self._table = table
+        self._tidied = table.version()
+        self._count = len(table.file_uris())  # after it was last tidied
+        self._leftovers: Leftovers | None = None
+        self._trimmed = self._tidied
+        self._kept: float | None = None
+        self._keeps_changes = False
+
+    def set_retention(self, retention: Retention) -> dict[str, str]:
+        """Set how long older versions stay readable; return the properties that this changes."""
+        hours, self._kept, changes = retention
+        self._keeps_changes = changes is not None
+        longest = max(_LOG_HOURS, math.ceil(hours), math.ceil(changes or 0))
+        wanted = {
+            _RETENTION: f"interval {round(hours * 3600)} seconds",
+            _CHANGES: f"interval {round((hours if changes is None else changes) * 3600)} seconds",
+            _LOG: f"interval {longest} hours",
+        }
+        current = self._table.metadata().configuration
+        return {} if wanted.items() <= current.items() else wanted
+
+    def tidy(self, merge: Callable[[], None] | None, *, idle: bool) -> bool:
+        """Tidy if it is time for that, and return whether it was: see `FeedTable.tidy`.
+
+        Args:
+            merge: merges small files; None: they are not merged.
+            idle: whether there is time for the many files of large batches.
+        """
+        self._trim()
+        many = idle and len(self._table.file_uris()) - self._count >= _MAX_NEW_FILES
+        if not many and self._round(self._table.version()) == self._round(self._tidied):
+            return False
+        if merge is not None:
+            merge()
+        vacuum(self._path, self._table, None, dry_run=False)
+        self._tidied = self._table.version()
+        self._count = len(self._table.file_uris())
+        return True
+
+    def _round(self, version: int) -> int:
+        """Count the rounds of tidying, which begin at other versions for each table.
+
+        A batch commits to all tables once, and must not tidy them all.
+        """
+        turn = [*TABLES].index(self._name) if self._name in TABLES else len(TABLES)
+        return (version + turn * _COMMITS_PER_TIDY // (len(TABLES) + 1)) // _COMMITS_PER_TIDY
+
+    def _trim(self) -> None:
+        """Delete what older versions need beyond the limit."""
+        path = self._path
+        if self._leftovers is None:
+            self._leftovers = Leftovers(path, self._table, with_changes=not self._keeps_changes)
+        version = self._table.version()
+        if version - self._trimmed < (1 if isinstance(path, Path) else _COMMITS_PER_TRIM):
+            return
+        self._trimmed = version
+        self._leftovers.follow(version)
+        limit = self._kept
+        if limit is None and self._leftovers.size > LEAST_KEPT:
+            live = sum(size for _, size in listed(self._table, "size_bytes"))
+            limit = max(LEAST_KEPT, live)
+        self._leftovers.trim(math.inf if limit is None else limit)
+
+
+def merge_small_files(table: DeltaTable, stager: Stager, most: float = math.inf) -> FileActions:
+    """Merge small files in each partition, sorted by stream; return the actions to commit.
+
+    Only files of similar size are merged, so that a row is rewritten once per doubling of the table
+    instead of every time. Partitions grow alike: all of them would have to be merged at once.
+
+    Args:
+        table: whose files are merged.
+        stager: writes files of the table.
+        most: bytes after which the rest, the larger files, is left to the next time.
+    """
+    files: dict[int, list[DataFile]] = defaultdict(list)
+    for file in data_files(table, stager.spec, stager.location):
+        if file.size < _TARGET_BYTES:
+            files[file.partition].append(file)
+    groups = [
+        (sum(file.size for file in group), group)
+        for small in files.values()
+        for group in _groups_of_like_size(small)
+    ]
+    actions: FileActions = []
+    for size, group in sorted(groups, key=itemgetter(0)):
+        actions += _merge(stager, group)
+        most -= size
+        if most <= 0:
+            break
+    return actions
+
+
+def _groups_of_like_size(files: list[DataFile]) -> Iterator[list[DataFile]]:
+    """Group files to merge: from the smallest on, until one is much larger than all before it."""
+    group: list[DataFile] = []
+    total = 0
+    for file in sorted(files, key=attrgetter("size")):
+        if group and (file.size > _MAX_RATIO * total or total >= _MAX_MERGE_BYTES):
+            if len(group) >= _MIN_FILES:
+                yield group
+            group, total = [], 0
+        group.append(file)
+        total += file.size
+    if len(group) >= _MIN_FILES:
+        yield group
+
+
+def _merge(stager: Stager, old: list[DataFile]) -> Iterator[AddAction | RemoveAction]:
+    for files, rows in _fitting_in_memory(stager, old):
+        if len(files) > 1:
+            for new in stager.stage(pa.concat_tables(rows)).files:
+                yield added(new, is_new=False)
+            for file in files:
+                yield removed(file, is_change=False)
+
+
+def _fitting_in_memory(
+    stager: Stager, files: list[DataFile]
+) -> Iterator[tuple[list[DataFile], list[pa.Table]]]:
+    """Yield files and their rows as far as they fit in memory.
+
+    A small file with repetitive rows may be too large on its own; it is skipped.
+    """
+    portion: list[DataFile] = []
+    kept: list[pa.Table] = []
+    size = 0
+    for file in files:
+        rows = read_file_upto(
+            stager.location, file.path, file.partition, stager.spec.schema, _MAX_ROW_BYTES
+        )
+        if rows is None:
+            continue
+        if size + rows.nbytes > _MAX_ROW_BYTES:
+            yield portion, kept
+            portion, kept, size = [], [], 0
+        portion.append(file)
+        kept.append(rows)
+        size += rows.nbytes
+    yield portion, kept
+
+
+def optimize(table: DeltaTable) -> int:
+    """Sort the table's partitions by stream, into few files; return the number of files."""
+    table.optimize.z_order(
+        ["stream_cid"],
+        target_size=_TARGET_BYTES,
+        writer_properties=WRITER,
+    )
+    return len(table.file_uris())
+
+
+def vacuum(
+    location: Location, table: DeltaTable, hours: float | None, *, dry_run: bool
+) -> list[str]:
+    """Delete files that only versions older than `hours` need, and uncommitted files of that age.
+
+    `hours` None: as the table's property says. Nothing else may be writing a table on a disk. In a
+    store, where no lock ensures that, uncommitted files are kept for an hour at least, because they
+    may be about to be committed.
+
+    Returns:
+        The names of the files.
+    """
+    keep = retention_of(table) if hours is None else timedelta(hours=hours)
+    changes = keep if hours is not None else max(keep, retention_of(table, _CHANGES))
+    # delta-rs counts whole hours: round up to keep too much rather than too little.
+    whole_hours = math.ceil(keep / timedelta(hours=1))
+    clear = partial(table.vacuum, enforce_retention_duration=False, dry_run=dry_run)
+    if isinstance(location, Path) and changes == keep:
+        files = clear(whole_hours, full=True)
+    else:  # in full, it deletes the change data feed, too
+        uncommitted = max(1, math.ceil(changes / timedelta(hours=1)))
+        files = [*clear(whole_hours), *clear(uncommitted, full=True)]
+    return [*files, *_old_changes(location, changes, dry_run=dry_run)]
+
+
+def _old_changes(location: Location, keep: timedelta, *, dry_run: bool) -> list[str]:
+    """Delete files of the change data feed, which delta-rs does not vacuum."""
+    before = datetime.now(UTC) - keep
+    expired = [file.path for file in files_below(location, CHANGE_DATA) if file.mtime <= before]
+    if not dry_run:
+        concurrently(location, file_system(location).delete_file, expired)
+    return expired
+
+
+def retention_of(table: DeltaTable, name: str = _RETENTION) -> timedelta:
+    """Return how long older versions stay readable, or what another property says.
+
+    Raises:
+        TablesError: the property has an unknown format.
+    """
+    default = "interval 7 days" if name == _RETENTION else "interval 0 seconds"
+    text = table.metadata().configuration.get(name, default)
+    words = text.lower().split()
+    pairs = words[1:] if words[:1] == ["interval"] else words
+    try:
+        numbers = [Fraction(number) for number in pairs[::2]]
+        hours = [_HOURS[unit.removesuffix("s")] for unit in pairs[1::2]]
+        total = sum((n * h for n, h in zip(numbers, hours, strict=True)), Fraction())
+        if not pairs or total < 0:
+            raise ValueError(text)
+        return timedelta(hours=float(total))
+    except (ValueError, KeyError, ZeroDivisionError, OverflowError):
+        raise TablesError(
+            f"the table at {table.table_uri} has the property {name} = {text!r}, which is "
+            "not a duration such as 'interval 7 days'"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,97 +500,3 @@ def oldest_held(location: Location) -> int | None:
         except OSError:
             continue
     return min(versions, default=None)
-
-
-class Retention(NamedTuple):
-    """How long older versions of a table are kept.
-
-    Attributes:
-        hours: for which they stay readable.
-        size: how many bytes their files may take, in this process; None: in proportion to the
-            latest version.
-        changes: hours for which the change data feed is kept; None: as older versions are.
-    """
-
-    hours: float
-    size: float | None = None
-    changes: float | None = None
-
-
-class Tidying:
-    """Merges small files of the table of `commits`, and deletes those of older versions."""
-
-    def __init__(self, commits: Commits) -> None:
-        self._commits = commits
-        self._table = commits.table
-        self._tidied = self._table.version()
-        self._count = len(self._table.file_uris())  # after it was last tidied
-        self._leftovers: Leftovers | None = None
-        self._trimmed = self._tidied
-        self._kept: float | None = None
-        self._keeps_changes = False
-
-    def set_retention(self, retention: Retention) -> None:
-        """Set how long older versions stay readable."""
-        hours, self._kept, changes = retention
-        self._keeps_changes = changes is not None
-        longest = max(_LOG_HOURS, math.ceil(hours), math.ceil(changes or 0))
-        wanted = {
-            RETENTION: f"interval {round(hours * 3600)} seconds",
-            CHANGES: f"interval {round((hours if changes is None else changes) * 3600)} seconds",
-            _LOG: f"interval {longest} hours",
-        }
-        current = self._table.metadata().configuration
-        if any(current.get(name) != value for name, value in wanted.items()):
-            self._commits.set_properties(wanted)
-
-    def tidy(self, *, merges: bool, idle: bool, most: float) -> bool:
-        """Tidy if it is time for that, and return whether it was: see `FeedTable.tidy`.
-
-        Args:
-            merges: whether small files are to be merged.
-            idle: whether there is time for the many files of large batches.
-            most: see `merge_small_files`.
-        """
-        self._trim()
-        many = idle and len(self._table.file_uris()) - self._count >= _MAX_NEW_FILES
-        if not many and self._round(self._table.version()) == self._round(self._tidied):
-            return False
-        if merges:
-            self._merge_small_files(most)
-        vacuum(self._commits.path, self._table, None, dry_run=False)
-        self._commits.check_alone()
-        self._tidied = self._table.version()
-        self._count = len(self._table.file_uris())
-        return True
-
-    def _merge_small_files(self, most: float) -> None:
-        stager = Stager(self._commits.spec, self._commits.path)
-        if actions := merge_small_files(self._table, stager, most):
-            with self._commits.advancing_to(self._commits.position) as properties:
-                self._commits.write(actions, properties)
-
-    def _round(self, version: int) -> int:
-        """Count the rounds of tidying, which begin at other versions for each table.
-
-        A batch commits to all tables once, and must not tidy them all.
-        """
-        name = self._commits.spec.name
-        turn = [*TABLES].index(name) if name in TABLES else len(TABLES)
-        return (version + turn * _COMMITS_PER_TIDY // (len(TABLES) + 1)) // _COMMITS_PER_TIDY
-
-    def _trim(self) -> None:
-        """Delete what older versions need beyond the limit."""
-        path = self._commits.path
-        if self._leftovers is None:
-            self._leftovers = Leftovers(path, self._table, with_changes=not self._keeps_changes)
-        version = self._table.version()
-        if version - self._trimmed < (1 if isinstance(path, Path) else _COMMITS_PER_TRIM):
-            return
-        self._trimmed = version
-        self._leftovers.follow(version)
-        limit = self._kept
-        if limit is None and self._leftovers.size > LEAST_KEPT:
-            live = sum(size for _, size in listed(self._table, "size_bytes"))
-            limit = max(LEAST_KEPT, live)
-        self._leftovers.trim(math.inf if limit is None else limit)

@@ -17,7 +17,7 @@ from spark_sink.tables.catalog import (
     table_status,
     text_of,
 )
-from spark_sink.tables.commits import Reading
+from spark_sink.tables.delta_log import Reading
 from spark_sink.tables.location import Location
 from spark_sink.upkeep.check import check_counts
 

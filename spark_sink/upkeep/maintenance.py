@@ -36,7 +36,7 @@ from spark_sink.derive.workers import LocalWorkers
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed_client import Feed
-from spark_sink.tables import delta_files
+from spark_sink.tables import retention
 from spark_sink.tables.catalog import (
     are_without_dags,
     made_from,
@@ -45,9 +45,9 @@ from spark_sink.tables.catalog import (
     path_of,
     spec_of,
 )
-from spark_sink.tables.commits import epoch_of
 from spark_sink.tables.dags import LeaveOut, forgotten_streams, leave_out_for_good
 from spark_sink.tables.delta import FeedTable
+from spark_sink.tables.delta_log import epoch_of, query
 from spark_sink.tables.directory import STAGING_DIR, Tables, delete_abandoned
 from spark_sink.tables.location import FAULTS, Location, delete_below
 from spark_sink.tables.retention import Retention
@@ -68,7 +68,7 @@ def optimize(directory: Location, names: Sequence[str]) -> dict[str, int]:
     """
     tables = _tables(directory, names)
     with _as_sink_errors(directory):
-        return {name: delta_files.optimize(table) for name, table in tables.items()}
+        return {name: retention.optimize(table) for name, table in tables.items()}
 
 
 def vacuum(
@@ -84,7 +84,7 @@ def vacuum(
         if not dry_run:
             delete_abandoned(directory)
         return {
-            name: len(delta_files.vacuum(path_of(directory, name), table, hours, dry_run=dry_run))
+            name: len(retention.vacuum(path_of(directory, name), table, hours, dry_run=dry_run))
             for name, table in tables.items()
         }
 
@@ -228,7 +228,7 @@ def streams_of(directory: Location, controllers: Collection[str]) -> set[bytes]:
     for name, table in open_delta(directory).items():
         if name in DERIVED and controllers:
             sql = f"SELECT DISTINCT stream_cid FROM t WHERE controller IN ({quoted})"
-            streams.update(delta_files.query({"t": table}, sql)["stream_cid"].to_pylist())
+            streams.update(query({"t": table}, sql)["stream_cid"].to_pylist())
     return streams
 
 

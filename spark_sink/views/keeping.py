@@ -24,9 +24,8 @@ from spark_sink.errors import ConflictError, TablesError, one_line
 from spark_sink.query.changes import Changes, Token
 from spark_sink.schema import STATES, TABLES, TAKEN, TableSpec, partition_of, view_schema
 from spark_sink.tables.catalog import NAME, VIEWS, open_view, view_names
-from spark_sink.tables.commits import epoch_of, identity_of, position_of
 from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.delta_files import query
+from spark_sink.tables.delta_log import epoch_of, identity_of, position_of, query
 from spark_sink.tables.location import FAULTS, Location, delete_below, find_delta_table
 from spark_sink.tables.retention import Retention
 from spark_sink.views.model_columns import MAX_VALUES, Columns, Misfit

@@ -31,8 +31,8 @@ from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.schema import DERIVED, FEED, PARTITION_COLUMN, TABLES
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.catalog import At
-from spark_sink.tables.commits import RULES_PROPERTY
 from spark_sink.tables.delta import FeedTable
+from spark_sink.tables.delta_log import RULES_PROPERTY
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location, StoreUrl
 from spark_sink.tables.staging import Staged

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_sink.errors import ConflictError
 from spark_sink.schema import TABLES, partition_of
-from spark_sink.tables import leaves
+from spark_sink.tables import delta_log, leaves
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.location import Location
 
@@ -62,7 +62,7 @@ def put_and_die(path: Location, epoch: str, values: dict[int, int], steps: int) 
     table = FeedTable(SPEC, path, epoch)
     leaves._LEAF_BYTES = 2_000  # type: ignore[misc]
     leaves.put_object = dying(leaves.put_object)
-    leaves.put_if_absent = dying(leaves.put_if_absent)
+    delta_log.put_if_absent = dying(delta_log.put_if_absent)
     table.put(table_of(values), 2)
     os.kill(os.getpid(), signal.SIGKILL)
 

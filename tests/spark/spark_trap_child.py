@@ -18,7 +18,7 @@ from spark_sink.derive import derivation
 from spark_sink.derive.child_process import compute_partition
 from spark_sink.derive.workers import stage_range
 from spark_sink.run import pipeline
-from spark_sink.tables import delta_files, retention
+from spark_sink.tables import retention
 
 
 def trapped(function: Callable[..., Any], trap: str, directory: Path) -> Callable[..., Any]:
@@ -43,8 +43,7 @@ def trapped(function: Callable[..., Any], trap: str, directory: Path) -> Callabl
 
 if __name__ == "__main__":
     small = {
-        retention: {"_COMMITS_PER_TIDY": 4},
-        delta_files: {"_MIN_FILES": 2},
+        retention: {"_COMMITS_PER_TIDY": 4, "_MIN_FILES": 2},
         derivation: {"_SHORT_POSITIONS": 5},
         pipeline: {"_SHORT_BATCH": 5},
     }

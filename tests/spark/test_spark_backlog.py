@@ -10,7 +10,7 @@ from spark_oracle import assert_tables
 from recon_node.ceramic import Event
 from spark_sink.run import pipeline
 from spark_sink.run.pipeline import Sink
-from spark_sink.tables import delta_files, retention
+from spark_sink.tables import retention
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import feed_rows as staged
 
@@ -38,7 +38,7 @@ def test_a_run_that_ends_leaves_all_tables_up_to_date_and_tidy(
 ) -> None:
     monkeypatch.setattr(pipeline, "_IDLE_ROWS", 0)
     monkeypatch.setattr(retention, "_MAX_NEW_FILES", 20)
-    monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
+    monkeypatch.setattr(retention, "_MIN_FILES", 2)
     rows = feed_rows(sample)
     sink = Sink(Tables(tmp_path, EPOCH, ["stream_tips"]), head=lambda: 10**6)
     for batch in range(5):

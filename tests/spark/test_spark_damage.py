@@ -74,7 +74,7 @@ def test_a_file_with_rows(
 ) -> None:
     """It is met when the file is read, at the latest when small files are merged."""
     monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 1)
-    monkeypatch.setattr("spark_sink.tables.delta_files._MIN_FILES", 2)
+    monkeypatch.setattr("spark_sink.tables.retention._MIN_FILES", 2)
     directory = sink.tables.directory
     for file in DeltaTable(directory / name).file_uris():
         damage(Path(file))

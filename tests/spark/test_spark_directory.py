@@ -15,7 +15,7 @@ from spark_sink.run.spark_session import Java, start_session
 from spark_sink.schema import TABLES
 from spark_sink.serve.database import Database
 from spark_sink.tables.catalog import no_tables, open_delta
-from spark_sink.tables.delta_files import query
+from spark_sink.tables.delta_log import query
 from spark_sink.tables.directory import Tables, check_checkpoint, lock
 
 

@@ -23,7 +23,6 @@ from recon_node.ceramic.builder import controller_of, data_event, init_event
 from spark_sink.query.changes import Changes
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW
-from spark_sink.tables.commits import Commits
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import Tables
 
@@ -150,7 +149,7 @@ def test_it_goes_on_after_a_kill(tables: Path, monkeypatch: pytest.MonkeyPatch) 
         return call
 
     with monkeypatch.context() as patch:
-        for kind, name in ((Commits, "write"), (FeedTable, "forget_old_versions")):
+        for kind, name in ((FeedTable, "_write"), (FeedTable, "forget_old_versions")):
             patch.setattr(kind, name, until(getattr(kind, name)))
         for steps in (0, 1, 2, 5):
             left = steps

@@ -28,9 +28,9 @@ from recon_node.ceramic import Event
 from spark_sink.errors import ConflictError, TablesError
 from spark_sink.query.dataset import dataset_of
 from spark_sink.schema import RAW, partition_of
-from spark_sink.tables import commits, delta_files, leaves, raw_files, retention
+from spark_sink.tables import leaves, raw_files, retention
 from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.delta_files import names_of, optimize, query, read_commit
+from spark_sink.tables.delta_log import names_of, query, read_commit
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import (
     Location,
@@ -40,6 +40,7 @@ from spark_sink.tables.location import (
     location_of,
     open_delta_table,
 )
+from spark_sink.tables.retention import optimize
 
 KINDS = {"insert", "update_preimage", "update_postimage"}
 
@@ -88,7 +89,7 @@ def test_a_table_is_what_was_put_into_it_and_so_is_its_change_feed(
         patch.setattr(leaves, "_LEAF_BYTES", 2_000)
         patch.setattr(leaves, "_PORTION_BYTES", 20_000)
         patch.setattr(retention, "_COMMITS_PER_TIDY", 1)
-        patch.setattr(commits, "_COMMITS_PER_CHECKPOINT", 3)
+        patch.setattr("spark_sink.tables.delta._COMMITS_PER_CHECKPOINT", 3)
         path = Path(name) / SPEC.name
         table = FeedTable(SPEC, path, EPOCH)
         position = 0
@@ -102,7 +103,7 @@ def test_a_table_is_what_was_put_into_it_and_so_is_its_change_feed(
                 table = FeedTable(SPEC, path, EPOCH)
             else:
                 position += 1
-                patch.setattr(commits, "MOST_ROWS", -1 if step == "many" else 10_000)
+                patch.setattr("spark_sink.tables.delta.MOST_ROWS", -1 if step == "many" else 10_000)
                 table.put(table_of(values), position)
                 expected |= {cid_of(stream): value for stream, value in values.items()}
         assert rows_in(DeltaTable(path)) == expected
@@ -154,7 +155,7 @@ def test_a_table_of_an_older_version_in_a_store_goes_on_in_leaves(
     monkeypatch.setattr(leaves, "_LEAF_BYTES", 2_000)
     table = FeedTable(SPEC, store, EPOCH)
     with monkeypatch.context() as patch:
-        patch.setattr(commits, "MOST_ROWS", -1)
+        patch.setattr("spark_sink.tables.delta.MOST_ROWS", -1)
         table.put(table_of(dict.fromkeys(range(300), 0)), 1)
     table.put(table_of({1: 1, 2: 2}), 2)
     optimize(open_delta_table(store))
@@ -290,7 +291,7 @@ def test_a_commit_whose_answer_was_lost_is_made_once(
 def test_commits_of_our_own_have_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commits, "_COMMITS_PER_CHECKPOINT", 4)
+    monkeypatch.setattr("spark_sink.tables.delta._COMMITS_PER_CHECKPOINT", 4)
     path = tmp_path / SPEC.name
     table = FeedTable(SPEC, path, EPOCH)
     for position in range(1, 7):
@@ -304,7 +305,7 @@ def test_merging_goes_on_next_time_where_it_was_too_much(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 1)
-    monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
+    monkeypatch.setattr(retention, "_MIN_FILES", 2)
     tables = Tables(tmp_path, EPOCH, ())
     for end in (100, 200, 300):
         tables.append(feed_rows(sample[:end]))

@@ -39,7 +39,7 @@ from spark_sink.errors import TablesError
 from spark_sink.query import question as query_module
 from spark_sink.query.question import Duck, run_query
 from spark_sink.query.show import load_json, show, to_json, to_text
-from spark_sink.tables import delta_files
+from spark_sink.tables import retention
 from spark_sink.tables.catalog import committed_at, text_of
 from spark_sink.tables.directory import Tables
 from spark_sink.upkeep.health import check_health
@@ -532,8 +532,8 @@ def test_a_version_that_is_not_there_names_those_that_are(tables: Path, tmp_path
         asked(copy, "FROM stream_tips", len(CUTS))
     # With the files gone that only older versions need, so are these.
     states = DeltaTable(str(copy / "stream_states"))
-    delta_files.optimize(states)
-    delta_files.vacuum(copy / "stream_states", states, 0, dry_run=False)
+    retention.optimize(states)
+    retention.vacuum(copy / "stream_states", states, 0, dry_run=False)
     sorted_at = len(CUTS) + 1
     with pytest.raises(TablesError, match=rf"its versions are {sorted_at} .* to .*--history sets"):
         asked(copy, "FROM stream_states", 1)

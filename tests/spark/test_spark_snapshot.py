@@ -28,7 +28,7 @@ from spark_sink.run.backfill import ANYONE, find_backfill
 from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.source.snapshot_source import SNAPSHOT, ReconSnapshotSource
-from spark_sink.tables.commits import Reading
+from spark_sink.tables.delta_log import Reading
 
 KEY = SigningKey(b"k" * 32)
 

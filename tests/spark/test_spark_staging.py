@@ -15,7 +15,7 @@ from spark_samples import scenario
 from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
-from spark_sink.tables import delta_files
+from spark_sink.tables import retention
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import ordered_slices
@@ -40,11 +40,11 @@ def test_vacuum_deletes_files_that_never_were_the_tables(
     assert files_in(tmp_path) == committed | left
 
     table = DeltaTable(tmp_path / "raw_events")
-    assert delta_files.vacuum(tmp_path / "raw_events", table, 1.0, dry_run=False) == []
+    assert retention.vacuum(tmp_path / "raw_events", table, 1.0, dry_run=False) == []
     for file in committed | left:
         os.utime(file, (time.time() - 2 * 3600,) * 2)
-    assert len(delta_files.vacuum(tmp_path / "raw_events", table, 1.0, dry_run=True)) == len(left)
-    assert len(delta_files.vacuum(tmp_path / "raw_events", table, 1.0, dry_run=False)) == len(left)
+    assert len(retention.vacuum(tmp_path / "raw_events", table, 1.0, dry_run=True)) == len(left)
+    assert len(retention.vacuum(tmp_path / "raw_events", table, 1.0, dry_run=False)) == len(left)
     assert files_in(tmp_path) == committed
     filled(tmp_path, rows)
     assert_tables(tmp_path, rows.to_pylist())
@@ -80,14 +80,14 @@ def test_files_whose_rows_do_not_fit_into_memory_are_not_merged(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However small they are: Parquet writes down only once what rows have in common."""
-    monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
+    monkeypatch.setattr(retention, "_MIN_FILES", 2)
     rows = feed_rows(sample[:400])
     tables = Tables(tmp_path, EPOCH, ())
     for end in range(20, 401, 20):
         tables.append(rows.slice(0, end))
     counts = []
     for most in (1, 5_000, 20_000, 10**9):
-        monkeypatch.setattr(delta_files, "_MAX_ROW_BYTES", most)
+        monkeypatch.setattr(retention, "_MAX_ROW_BYTES", most)
         table = FeedTable(TABLES["raw_events"], tmp_path / "raw_events", EPOCH)
         table._tidying._tidied = -1_000
         table.tidy(idle=False)

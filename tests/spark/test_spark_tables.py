@@ -27,7 +27,7 @@ from spark_sink.errors import FeedChangedError, TablesError
 from spark_sink.query.show import show
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, TABLES
-from spark_sink.tables import commits, delta, delta_files, retention
+from spark_sink.tables import delta, delta_log, retention
 from spark_sink.tables.catalog import table_status
 from spark_sink.tables.directory import Tables, lock
 from spark_sink.tables.retention import Retention
@@ -110,7 +110,7 @@ def test_tidying_makes_few_files_and_keeps_what_they_say(
 ) -> None:
     """However many commits a step makes."""
     monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 6)
-    monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
+    monkeypatch.setattr(retention, "_MIN_FILES", 2)
     rows = feed_rows(sample[:200])
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.set_retention(Retention(1.0))  # from here on, versions are odd when a step ends
@@ -134,7 +134,7 @@ def test_what_large_batches_leave_is_tidied_when_there_is_time(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "_MAX_NEW_FILES", 30)
-    monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
+    monkeypatch.setattr(retention, "_MIN_FILES", 2)
     rows = feed_rows(sample[:300])
     tables = Tables(tmp_path, EPOCH, ())
 
@@ -160,8 +160,8 @@ def test_what_delta_rs_merges_into_a_table_is_in_small_row_groups(
 ) -> None:
     """And the first rows of streams are sorted, as those of events always are."""
     small = WriterProperties(compression="SNAPPY", max_row_group_size=4)
-    monkeypatch.setattr(commits, "WRITER", small)
-    monkeypatch.setattr(commits, "MOST_ROWS", 0)
+    monkeypatch.setattr(delta, "WRITER", small)
+    monkeypatch.setattr(delta, "MOST_ROWS", 0)
     rows = feed_rows(sample[:300])
     sink = filled(tmp_path, rows.slice(0, 150))
     for uri in DeltaTable(tmp_path / "stream_tips").file_uris():
@@ -188,11 +188,11 @@ def test_history_as_other_writers_tell_it(tmp_path: Path) -> None:
         ("interval 2 months", timedelta(days=62)),
         ("interval 1.5 hours 100 milliseconds", timedelta(minutes=90, seconds=0.1)),
     ):
-        assert delta_files.retention_of(told_history(tmp_path, text)) == told
+        assert retention.retention_of(told_history(tmp_path, text)) == told
     for text in ("", "interval", "a week", "interval 1 moon", "interval 1", "-1 day"):
         # With the name of the property, so that it can be set right.
         with pytest.raises(TablesError, match=r"property delta.deletedFileRetentionDuration = "):
-            delta_files.retention_of(told_history(tmp_path, text))
+            retention.retention_of(told_history(tmp_path, text))
 
 
 def told_history(tables: Path, text: str) -> DeltaTable:
@@ -204,17 +204,17 @@ def told_history(tables: Path, text: str) -> DeltaTable:
 @given(st.lists(st.integers(1, 10**9), max_size=100))
 def test_files_of_about_the_same_size_are_merged(sizes: list[int]) -> None:
     files = [DataFile(Path(), str(n), 0, 1, size, "position", n, n) for n, size in enumerate(sizes)]
-    groups = list(delta_files._groups_of_like_size(files))
+    groups = list(retention._groups_of_like_size(files))
     merged = [file for group in groups for file in group]
     assert len(set(merged)) == len(merged)
     for group in groups:
-        assert len(group) >= delta_files._MIN_FILES
+        assert len(group) >= retention._MIN_FILES
         total = group[0].size
         for file in group[1:]:
-            assert total < delta_files._MAX_MERGE_BYTES
-            assert file.size <= delta_files._MAX_RATIO * total
+            assert total < retention._MAX_MERGE_BYTES
+            assert file.size <= retention._MAX_RATIO * total
             total += file.size
-    equal = len(files) >= delta_files._MIN_FILES and len(set(sizes)) == 1
+    equal = len(files) >= retention._MIN_FILES and len(set(sizes)) == 1
     assert groups or not equal
 
 
@@ -401,7 +401,7 @@ def test_the_rows_of_files_without_statistics_are_counted(
     """Another writer may leave them out."""
     tables = Tables(tmp_path, EPOCH, ())
     tables.append(feed_rows(sample[:50]))
-    added = delta_files.added
+    added = delta_log.added
 
     def without_statistics(*args: Any) -> AddAction:
         file = added(*args)

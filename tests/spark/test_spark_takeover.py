@@ -30,7 +30,7 @@ from spark_sink.run.run_nodes import RunNodes
 from spark_sink.schema import FEED
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.source.feed_client import Feed, Head
-from spark_sink.tables.commits import Reading
+from spark_sink.tables.delta_log import Reading
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
 from spark_sink.tables.placement import LogOverlap, Placement, all_ids, ids_of
@@ -155,9 +155,9 @@ def assert_causal(world: World, order: list[int]) -> None:
 def one_run(world: World, directory: Path, feed: MemoryFeed, random: Random) -> None:
     """A process: opens the tables, goes on from a node, and is killed at some commit, or not."""
     tables = Tables(directory, "log-0", [])
-    commits = tables.raw._commits
-    bomb = Bomb(commits.advancing_to, random.choice([1, 2, 3, 100]))
-    commits.advancing_to = bomb  # type: ignore[method-assign,assignment]
+    table = tables.raw
+    bomb = Bomb(table._advancing_to, random.choice([1, 2, 3, 100]))
+    table._advancing_to = bomb  # type: ignore[method-assign,assignment]
     with suppress(KilledError):
         follower = begun(tables, feed)
         if random.random() < 0.1:

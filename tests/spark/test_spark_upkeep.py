@@ -39,9 +39,9 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED, RAW, TABLES
 from spark_sink.source import transfer
 from spark_sink.source.feed_client import Feed
-from spark_sink.tables import delta_files, retention, staging
+from spark_sink.tables import retention, staging
 from spark_sink.tables.catalog import table_status
-from spark_sink.tables.commits import Commits
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.retention import Retention
 from spark_sink.upkeep import maintenance
@@ -71,7 +71,7 @@ def test_optimize_sorts_by_stream(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream's history is one row group of one file, and a reader can see that."""
-    monkeypatch.setattr(delta_files, "WRITER", WriterProperties(max_row_group_size=8))
+    monkeypatch.setattr(retention, "WRITER", WriterProperties(max_row_group_size=8))
     rows = feed_rows(sample[:250])
     fill(tmp_path, rows)
     text = told("optimize", "--tables", tmp_path)
@@ -300,7 +300,7 @@ def test_a_crash_before_the_commit_leaves_files_for_vacuum(
 
     def killed(*args: Any) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(Commits, "write", Bomb(Commits.write, 1))
+            patch.setattr(FeedTable, "_write", Bomb(FeedTable._write, 1))
             swap(*args)
 
     with monkeypatch.context() as patch:
@@ -320,7 +320,7 @@ def test_many_commits_of_a_rebuild_leave_few_files(
 ) -> None:
     """They are merged meanwhile, and those merged are not kept."""
     monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 4)
-    monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
+    monkeypatch.setattr(retention, "_MIN_FILES", 2)
     monkeypatch.setattr(maintenance, "_ROWS_PER_READ", 10)
     rows = feed_rows(sample[:200])
     fill(tmp_path, rows)
