@@ -11,11 +11,21 @@ from nacl.signing import SigningKey
 from store_helpers import MODEL, NETWORK, World, edit
 from support import sdk_sample
 
-from recon_node.ceramic import EventId
+from recon_node.ceramic import EventId, parse_event
 from recon_node.ceramic.builder import init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, CarError, car
 from recon_node.store import DamagedLogError, Store, StoreError, open_store
-from recon_node.store.db.blocks import full_size, is_packed, pack, references, section, unpack
+from recon_node.store.damage import car_fault
+from recon_node.store.db.blocks import (
+    BlockReader,
+    full_size,
+    is_packed,
+    pack,
+    references,
+    section,
+    trim,
+    unpack,
+)
 from recon_node.store.reading import Reader, block_index
 
 UNKNOWN = CID.of(DAG_CBOR, b"unknown")
@@ -109,6 +119,37 @@ BLOCKS = st.dictionaries(
     min_size=1,
     max_size=12,
 )
+
+
+SIGNED = [each.car for each in World(7, events=40).events.values()]
+
+
+@given(st.sampled_from(SIGNED), st.integers(), st.binary(max_size=40), st.integers(0, 40))
+def test_what_is_trimmed_comes_out_as_it_was(
+    whole: bytes, place: int, put: bytes, taken: int
+) -> None:
+    at = place % len(whole)
+    for any_car in (whole, whole[:at] + put + whole[at + taken :]):
+        stored = trim(any_car)
+        assert stored is any_car or len(stored) == len(any_car) - 95
+        assert any_car[:1] <= b"\2" or unpack(stored, {}) == any_car
+        assert any_car[:1] <= b"\2" or full_size(stored) == len(any_car)
+
+
+def test_all_signed_events_of_the_network_are_trimmed() -> None:
+    """Of the real ones, those that carry a capability are packed instead."""
+    signed = [each for each in sdk_sample.cars() if parse_event(each).envelope is not None]
+    assert len(signed) > 50
+    assert all(trim(each)[:1] == b"\2" for each in signed)
+
+
+@given(st.sampled_from(SIGNED), st.data())
+def test_a_damaged_trimmed_car_is_not_taken_for_sound(whole: bytes, data: st.DataObject) -> None:
+    cid = parse_event(whole).cid
+    stored = bytearray(trim(whole))
+    stored[data.draw(st.integers(0, len(stored) - 1))] ^= data.draw(st.integers(1, 255))
+    [restored] = BlockReader(sqlite3.connect(":memory:")).restore_each([bytes(stored)])
+    assert isinstance(restored, CarError) or car_fault(restored, cid) is not None
 
 
 @given(BLOCKS, st.integers(1, 2**40 - 1))

@@ -11,6 +11,7 @@ from store_helpers import NETWORK, World, check_feed, contents, feed_of, pages_o
 
 from recon_node.store import DamagedLogError, Interest, StoreError, StoreSettings, open_store
 from recon_node.store.db import log_schema
+from recon_node.store.db.blocks import unpack
 from recon_node.store.maintenance import check_log, compact_log, read_info, repair_log
 
 SETTINGS = StoreSettings(verifiers=0)
@@ -166,7 +167,7 @@ def header(at: int) -> Callable[[Path], None]:
 
 def truncate(path: Path) -> None:
     with path.open("r+b") as file:
-        file.truncate(path.stat().st_size * 3 // 4 + 100)
+        file.truncate(path.stat().st_size * 7 // 8 + 100)
 
 
 DAMAGES = [
@@ -258,6 +259,23 @@ async def test_compacting_takes_out_what_nothing_refers_to(log: Path) -> None:
     assert check_log(log).faults == []
     async with open_store(log, NETWORK, settings=SETTINGS) as store:
         assert (store.keys.summarize(), await feed_of(store), store.epoch) == (keys, feed, epoch)
+
+
+def test_compacting_shortens_what_earlier_versions_wrote(log: Path) -> None:
+    path = log / log_schema.FILE_NAME
+    shortened = "SELECT count(*) FROM cars WHERE substr(car, 1, 1) = x'02'"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        (number,) = connection.execute(shortened).fetchone()
+        rows = connection.execute("SELECT id, car FROM cars WHERE substr(car, 1, 1) = x'02'")
+        plain = [(unpack(car, {}), row) for row, car in rows]
+        connection.executemany("UPDATE cars SET car = ? WHERE id = ?", plain)
+        assert connection.execute(shortened).fetchone() == (0,)
+    assert check_log(log).clean
+    compact_log(log)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute(shortened).fetchone() == (number,)
+    assert number > 10
+    assert check_log(log).clean
 
 
 def test_a_damaged_log_is_not_compacted(log: Path) -> None:

@@ -187,4 +187,5 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     "ALTER TABLE interests ADD COLUMN controllers TEXT;",
     slim_events,
     "CREATE TABLE forgotten (init_cid BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;",
+    "-- CARs may be trimmed from here on (see blocks.py), which earlier versions cannot read.",
 )

@@ -37,7 +37,7 @@ from recon_node.store.admission.records import (
     StreamRecord,
 )
 from recon_node.store.damage import FORGOTTEN
-from recon_node.store.db.blocks import cut_out_shared, full_size
+from recon_node.store.db.blocks import cut_out_shared, full_size, trim
 from recon_node.store.db.sql import insert_rows, select_in, select_named
 from recon_node.store.errors import DamagedRowError
 
@@ -159,7 +159,8 @@ def insert_records(
     )
     events = {r.row: r.event for r in records if r.event is not None}
     stored = {
-        row: FORGOTTEN if event.init in forgotten else event.car for row, event in events.items()
+        row: FORGOTTEN if event.init in forgotten else trim(event.car)
+        for row, event in events.items()
     }
     # Those who sign in their own name share no block with other events.
     sharing = [

@@ -20,7 +20,7 @@ from recon_node.ipld import CID
 from recon_node.store.admission.records import State
 from recon_node.store.damage import FORGOTTEN
 from recon_node.store.db import log_schema
-from recon_node.store.db.blocks import references
+from recon_node.store.db.blocks import references, trim
 from recon_node.store.db.log_schema import finish_replacement, replace_log
 from recon_node.store.db.sql import damaged, explained_errors, read_in_pieces, short
 from recon_node.store.errors import StoreError
@@ -28,7 +28,7 @@ from recon_node.store.errors import StoreError
 Progress = Callable[[str, int, int | None], None]
 """Called with the current step, how much of it is done, and of how much (None: unknown)."""
 
-_PACKED_AT_ONCE: Final = 10_000
+_CARS_AT_ONCE: Final = 10_000
 
 
 def no_progress(step: str, done: int, total: int | None) -> None:
@@ -155,6 +155,7 @@ def compact_log(data_dir: Path, progress: Progress = no_progress) -> Compacted:
         path = log.path
         new = path.with_name(f"{path.name}.compact")
         removed = remove_unused_blocks(log.connection, progress)
+        trim_plain_cars(log.connection, progress)
         log.connection.execute("PRAGMA journal_mode = DELETE")  # merges the write-ahead log
         before = path.stat().st_size
         for leftover in (new, path.with_name(f"{new.name}-journal")):
@@ -174,7 +175,7 @@ def remove_unused_blocks(connection: sqlite3.Connection, progress: Progress) -> 
     packed = (
         "SELECT id, car FROM cars WHERE id > ? AND substr(car, 1, 1) = x'00' ORDER BY id LIMIT ?"
     )
-    for rows in read_in_pieces(connection, packed, _PACKED_AT_ONCE):
+    for rows in read_in_pieces(connection, packed, _CARS_AT_ONCE):
         used.update(block for _, car in rows for block in references(car))
         progress("looking for unused blocks", rows[-1][0], last)
     blocks = connection.execute("SELECT id FROM blocks")
@@ -183,6 +184,20 @@ def remove_unused_blocks(connection: sqlite3.Connection, progress: Progress) -> 
     connection.executemany("DELETE FROM blocks WHERE id = ?", unused)
     connection.execute("COMMIT")
     return len(unused)
+
+
+def trim_plain_cars(connection: sqlite3.Connection, progress: Progress) -> None:
+    """Store CARs that an earlier version wrote as this one does."""
+    (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM cars").fetchone()
+    plain = (
+        "SELECT id, car FROM cars WHERE id > ? AND substr(car, 1, 1) > x'02' ORDER BY id LIMIT ?"
+    )
+    for rows in read_in_pieces(connection, plain, _CARS_AT_ONCE):
+        trimmed = [(trimmed, row) for row, car in rows if (trimmed := trim(car)) is not car]
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany("UPDATE cars SET car = ? WHERE id = ?", trimmed)
+        connection.execute("COMMIT")
+        progress("shortening events", rows[-1][0], last)
 
 
 _COPIES: Final = ("blocks.sqlite3", "dags.sqlite3", "tangles.sqlite3", "snapshot-sync.sqlite3")

@@ -208,7 +208,7 @@ def _up_to(rows: sqlite3.Cursor, max_bytes: int | None) -> Iterator[tuple[Any, .
             yield row
             car = row[5]
             if car is not None:  # else it is damaged
-                size += len(car) if car[:1] != b"\0" else full_size(car)  # a call where it must
+                size += full_size(car)
             if max_bytes is not None and size >= max_bytes:
                 break
 
