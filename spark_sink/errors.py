@@ -1,12 +1,12 @@
 """Errors whose messages are for users: what is wrong, where, and what to do, in one line.
 
 An error raised in one of Spark's worker processes reaches the driver as text inside a Java
-exception. `run.spark_session.translate` finds it there by its class name, so these classes must
-stay importable from here and take the message as their only argument.
+exception. `run.spark_session.translate` finds it there by its class name, so subclasses of
+`SinkError` must stay importable from here and take the message as their only argument.
 """
 
 import re
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 #: How to install the pipeline's packages: the project is not on PyPI.
 INSTALL: Final = (
@@ -68,8 +68,23 @@ _STORE_FAULTS: Final = (
         "one (AWS_ENDPOINT_URL, AZURE_STORAGE_ENDPOINT, GOOGLE_BASE_URL)?",
     ),
 )
+# Of a `RequestError`: longer messages would not fit into the trailers of an HTTP/2 response.
+_MAX_TEXT: Final = 2_000
 # delta-rs draws the causes of an error as a tree.
 _COLORS: Final = re.compile("\x1b\\[[0-9;]*m|↳")
+
+#: A status code of gRPC.
+Code = Literal[
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "UNIMPLEMENTED",
+    "UNAUTHENTICATED",
+    "RESOURCE_EXHAUSTED",
+    "DEADLINE_EXCEEDED",
+    "UNAVAILABLE",
+    "FAILED_PRECONDITION",
+    "INTERNAL",
+]
 
 
 class TablePath(Protocol):
@@ -110,6 +125,15 @@ class ConflictError(TablesError):
 
 class JavaMissingError(SinkError):
     """There is no Java runtime that Spark can use."""
+
+
+class RequestError(Exception):
+    """A request to `spark-sink serve` that fails, with its status code of gRPC."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text[:_MAX_TEXT])
+        self.code: Code = code
+        self.text = text[:_MAX_TEXT]
 
 
 def over_connect(master: str) -> SinkError:
@@ -239,3 +263,8 @@ def other_dags(path: object, excluded: bool) -> TablesError:
         f"{path} was made with the events of DAGs, and --exclude-dags would leave out only those "
         "that are still to come: run without --exclude-dags, or name a new directory"
     )
+
+
+def invalid_request(text: str) -> RequestError:
+    """Return the error for a request that can never succeed."""
+    return RequestError("INVALID_ARGUMENT", text)

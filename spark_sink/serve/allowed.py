@@ -12,7 +12,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_sink.serve.errors import invalid
+from spark_sink.errors import invalid_request
 
 # A node of the syntax tree.
 Node = dict[str, Any]
@@ -145,7 +145,7 @@ class Allowed:
             if kind == "BASE_TABLE":
                 self._check_table(node, named)
             elif "alias" in node and "sample" in node and kind not in _RELATIONS:
-                raise invalid(f"{kind} is not allowed in FROM")
+                raise invalid_request(f"{kind} is not allowed in FROM")
             elif "function_name" in node and not any(node is source for source in sources):
                 _check_function(node, FUNCTIONS | OPERATORS | self.functions)
 
@@ -155,7 +155,9 @@ class Allowed:
             return
         if node["catalog_name"].lower() not in ("", self.catalog) or (schema, name) not in named:
             known = ", ".join(sorted(name for schema, name in named if not schema))
-            raise invalid(f"the table {node['table_name']} does not exist; there are {known}")
+            raise invalid_request(
+                f"the table {node['table_name']} does not exist; there are {known}"
+            )
 
 
 def _common_tables(nodes: list[Node]) -> Iterator[str]:
@@ -167,7 +169,7 @@ def _common_tables(nodes: list[Node]) -> Iterator[str]:
 def _check_common_table(name: str) -> None:
     """Outside of its scope, a common table's name means a file, or a view of DuckDB's own."""
     if not name.replace(" ", "_").isidentifier() or name.startswith(_SYSTEM_VIEWS):
-        raise invalid(
+        raise invalid_request(
             f"the common table expression {name} needs another name: of letters, digits, blanks "
             "and _, and not like a system view"
         )
@@ -176,4 +178,4 @@ def _check_common_table(name: str) -> None:
 def _check_function(node: Node, allowed: Set[str], where: str = "here") -> None:
     name = node["function_name"]
     if name.lower() not in allowed:
-        raise invalid(f"the function {name} is not allowed {where}")
+        raise invalid_request(f"the function {name} is not allowed {where}")

@@ -3,12 +3,23 @@
 The query may read the tables and nothing else: DuckDB may open only files in their directory (none
 if they are in an object store, which Arrow reads), its settings are locked, and the statement is
 one SELECT (`statement`). Memory and threads are bounded, and it has no temporary files.
+
+The tables that clients see are ceramic-one's, and the pipeline's own:
+
+| schema | its tables |
+|---|---|
+| `v0`, the default | those of ceramic-one's Flight SQL server, with its columns and types |
+| `tables` | those of docs/tables.md |
+| `views` | the typed views of models |
+
+Each table has a feed beside it, `NAME_feed`. All are views of the rows in schema `rows`, which has
+the pipeline's tables as they are on disk.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,34 +38,87 @@ from spark_sink.query.dataset import dataset_of
 from spark_sink.schema import PARTITION_COLUMN, RAW, TABLES
 from spark_sink.serve import ipc
 from spark_sink.serve.allowed import Allowed
-from spark_sink.serve.shown_tables import (
-    CATALOG,
-    CREATE_SCHEMAS,
-    MACRO_NAMES,
-    MACROS,
-    NAMES,
-    ROWS,
-    TYPED,
-    V0,
-    create_views,
-)
 from spark_sink.serve.statement import FEED, SqlStatement, query_error, understand
-from spark_sink.tables.catalog import open_view, path_of, view_names
+from spark_sink.tables.catalog import VIEWS, open_view, path_of, view_names
 from spark_sink.tables.delta_log import epoch_of, names_of, position_of, reading_of
 from spark_sink.tables.location import Location, find_delta_table, has_literal_path
 from spark_sink.tables.retention import held
 
-_BATCH_ROWS: Final = 10_000
-_OWN_FUNCTIONS: Final = (
+#: The only catalog, as ceramic-one names it.
+CATALOG: Final = "ceramic"
+#: The schema of ceramic-one's tables.
+V0: Final = "v0"
+#: The schema of the pipeline's tables.
+OWN: Final = "tables"
+#: The schema of the typed views of models.
+TYPED: Final = VIEWS
+# The schema that the views read.
+_ROWS: Final = "rows"
+
+_STREAM: Final = "stream_cid, CAST(stream_type AS UTINYINT) AS stream_type, controller, dimensions"
+# ceramic-one tells only time events (1) from all others (0).
+_EVENT: Final = "event_cid, CAST(event_type = 'time' AS UTINYINT) AS event_type"
+_TIME: Final = "CAST(before AS UBIGINT) AS before, chain_id"
+
+
+def _order(name: str, column: str = "conclusion_event_order") -> str:
+    return f"CAST({column} AS UBIGINT) AS {name}"
+
+
+_HEIGHT: Final = "CAST(event_height AS UINTEGER) AS event_height"
+# ceramic-one numbers the rows of each table. Here a table advances in atomic steps, and a row's
+# number is the position of the event that it is computed up to.
+_SELECTED: Final = {
+    "conclusion_events": (
+        f"{_order('conclusion_event_order')}, {_STREAM}, {_EVENT}, data, previous, {_TIME}"
+    ),
+    "event_states": (
+        f"{_order('conclusion_event_order')}, {_order('event_state_order')}, {_STREAM}, {_EVENT}, "
+        f"{_HEIGHT}, data, validation_errors, {_TIME}"
+    ),
+    "stream_tips": (
+        f"{_order('event_state_order', 'position')}, {_order('stream_tip_order', 'position')}, "
+        f"{_STREAM}, tips"
+    ),
+    "stream_states": (
+        f"{_order('stream_tip_order', 'position')}, {_order('stream_state_order', 'position')}, "
+        f"{_STREAM}, {_EVENT}, {_HEIGHT}, data"
+    ),
+}
+
+#: The tables by schema, without those of models.
+NAMES: Final = {
+    V0: tuple(f"{name}{end}" for name in _SELECTED for end in ("", FEED)),
+    OWN: tuple(f"{name}{end}" for name in TABLES for end in ("", FEED)),
+}
+# Makes the schemas; the tables in `_ROWS` must exist before `_create_views`.
+_CREATE_SCHEMAS: Final = (
+    f"ATTACH ':memory:' AS {CATALOG}",
+    *(f"CREATE SCHEMA {CATALOG}.{schema}" for schema in (V0, OWN, TYPED, _ROWS)),
+    f"USE {CATALOG}.{V0}",
+)
+_PARTITION_LAST: Final = f"* EXCLUDE ({PARTITION_COLUMN}), {PARTITION_COLUMN}"
+# Functions of ceramic-one's SQL that DuckDB lacks.
+_MACROS: Final = (
+    "CREATE MACRO text_of(v BLOB) AS decode(v), (v) AS CAST(v AS VARCHAR)",
+    "CREATE MACRO empty(v) AS len(v) = 0",
+    "CREATE MACRO arrow_cast(v, t) AS v",
+    "CREATE MACRO dimension_extract(v, k) AS v[k]",
+    "CREATE MACRO array_cid_string(v) AS list_transform(v, lambda c: cid_string(c))",
+    "CREATE MACRO array_stream_id_string(v) AS list_transform(v, lambda c: stream_id_string(c))",
+)
+_OWN_FUNCTIONS: Final = {
     "is_dag",
     "sha256a",
     "stream_id_to_cid",
     *(function.name for function in FUNCTIONS),
-)
+    *(macro.split()[2].partition("(")[0] for macro in _MACROS),
+}
 _NAMES: Final = frozenset(
     (schema, name) for schema, names in (*NAMES.items(), ("", NAMES[V0])) for name in names
 )
 
+_BATCH_ROWS: Final = 10_000
 # Further behind, the tables are not waited for. Seconds between two looks.
 _MAX_LAG: Final = 1_000
 _POLL: Final = 0.1
@@ -104,11 +168,11 @@ class Database:
                 "temp_directory": "",
             }
         )
-        for command in CREATE_SCHEMAS:
+        for command in _CREATE_SCHEMAS:
             self.connection.execute(command)
         register_duckdb_functions(self.connection)
         self.connection.create_function("stream_id_to_cid", _stream_cid, ["BLOB"], "BLOB")
-        for command in MACROS:
+        for command in _MACROS:
             self.connection.execute(command)
         typed = view_names(location)
         self.specs = TABLES | {name: open_view(location, name)[0] for name in typed}
@@ -117,9 +181,9 @@ class Database:
             self.show_rows(name + FEED, spec.schema.empty_table())
         self._names = {TYPED: tuple(name + end for name in typed for end in ("", FEED))}
         own = {(TYPED, name) for name in self._names[TYPED]}
-        self._allowed = Allowed(CATALOG, _NAMES | own, {*_OWN_FUNCTIONS, *MACRO_NAMES})
+        self._allowed = Allowed(CATALOG, _NAMES | own, _OWN_FUNCTIONS)
         for command in (
-            *create_views(typed),
+            *_create_views(typed),
             f"SET allowed_directories = [{_quoted(location)}]",
             "SET enable_external_access = false",
             "SET lock_configuration = true",
@@ -233,11 +297,26 @@ class Database:
 
     def _show(self, name: str, source: str) -> None:
         self.connection.execute(
-            f"CREATE OR REPLACE VIEW {CATALOG}.{ROWS}.{name} AS SELECT * FROM {source}"
+            f"CREATE OR REPLACE VIEW {CATALOG}.{_ROWS}.{name} AS SELECT * FROM {source}"
         )
 
     def _execute(self, text: str, values: Values) -> DuckDBPyConnection:
         return self.connection.execute(text, values or None)
+
+
+def _create_views(typed: Iterable[str]) -> Iterator[str]:
+    """Return the statements that make the tables, with the views of models of these names."""
+    for schema, selected in (
+        (V0, _SELECTED),
+        (OWN, dict.fromkeys(TABLES, _PARTITION_LAST)),
+        (TYPED, dict.fromkeys(typed, _PARTITION_LAST)),
+    ):
+        for name, columns in selected.items():
+            for end in ("", FEED):
+                yield (
+                    f"CREATE VIEW {CATALOG}.{schema}.{name}{end} AS SELECT {columns} "
+                    f"FROM {CATALOG}.{_ROWS}.{name}{end}"
+                )
 
 
 def _quoted(location: Location) -> str:

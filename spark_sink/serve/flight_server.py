@@ -31,10 +31,9 @@ from prometheus_client import Counter, Gauge, Histogram
 from recon_node.base.files import read_bounded
 from recon_node.base.program import bind_advice
 from recon_node.fairness.slots import Slot, Slots
-from spark_sink.errors import SinkError, one_line
+from spark_sink.errors import RequestError, SinkError, one_line
 from spark_sink.exposition import new_registry
 from spark_sink.serve.database import Wanted
-from spark_sink.serve.errors import RequestError
 from spark_sink.serve.flight_messages import MalformedError, Message, parsed
 from spark_sink.serve.flight_sql import FlightCall, FlightSql, handshake
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers, address_of

@@ -30,9 +30,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from recon_node.base.latest import Latest
+from spark_sink.errors import RequestError, invalid_request
 from spark_sink.serve import ipc, metadata
 from spark_sink.serve.database import Wanted
-from spark_sink.serve.errors import RequestError, invalid
 from spark_sink.serve.flight_messages import (
     MalformedError,
     Message,
@@ -133,7 +133,7 @@ class FlightSql:
         """Bind values to a prepared statement."""
         received = list(islice(messages, _MAX_PUT))
         if not received:
-            raise invalid("the call has no messages")
+            raise invalid_request("the call has no messages")
         command = _command(received[0].flight_descriptor)
         if name_of(command) != "CommandPreparedStatementQuery":
             raise _unsupported(command)
@@ -147,7 +147,7 @@ class FlightSql:
                 ]
             )
         except (pa.ArrowException, OSError) as error:
-            raise invalid(f"the values are not Arrow data: {error}") from None
+            raise invalid_request(f"the values are not Arrow data: {error}") from None
         prepared.values = _values_of(ipc.read_schema(prepared.plan.parameters), rows)
         handle = command.prepared_statement_handle
         result = new("DoPutPreparedStatementResult", prepared_statement_handle=handle)
@@ -204,7 +204,7 @@ class FlightSql:
             values = ipc.read_values(base64.b64decode(asked["values"]))
             sql, feed = str(asked["sql"]), bool(asked["feed"])
         except (ValueError, KeyError, TypeError, OSError):
-            raise invalid(_NOT_OURS) from None
+            raise invalid_request(_NOT_OURS) from None
         wanted = None if feed else self._wanted()
         return self._workers.rows(
             sql, values, feed=feed, client=call.client, on_gone=call.on_gone, wanted=wanted
@@ -219,7 +219,7 @@ class FlightSql:
     def _unsealed(self, handle: bytes) -> bytes:
         seal, content = handle[:_SEAL], handle[_SEAL:]
         if not hmac.compare_digest(seal, self._seal(content)):
-            raise invalid(_NOT_OURS)
+            raise invalid_request(_NOT_OURS)
         return content
 
     def _seal(self, content: bytes) -> bytes:
@@ -235,7 +235,7 @@ class FlightSql:
 
 def _command(descriptor: Message) -> Message:
     if descriptor.type != _COMMAND:
-        raise invalid("the server answers commands of Flight SQL only, not paths")
+        raise invalid_request("the server answers commands of Flight SQL only, not paths")
     return _unpacked(descriptor.cmd)
 
 
@@ -243,9 +243,9 @@ def _unpacked(data: bytes, name: str | None = None) -> Message:
     try:
         command = unpacked(data)
     except MalformedError as error:
-        raise invalid(str(error)) from None
+        raise invalid_request(str(error)) from None
     if name is not None and name_of(command) != name:
-        raise invalid(f"the request should be a {name}, not a {name_of(command)}")
+        raise invalid_request(f"the request should be a {name}, not a {name_of(command)}")
     return command
 
 
@@ -255,14 +255,16 @@ def _sql(command: Message) -> str:
         raise RequestError("UNIMPLEMENTED", "transactions are not supported")
     sql: str = command.query
     if len(sql) > MAX_SQL:
-        raise invalid(f"the statement has {len(sql)} characters; at most {MAX_SQL} are allowed")
+        raise invalid_request(
+            f"the statement has {len(sql)} characters; at most {MAX_SQL} are allowed"
+        )
     return sql
 
 
 def _unsupported(command: Message) -> RequestError:
     name = name_of(command)
     if "Update" in name:
-        return invalid(_READ_ONLY)
+        return invalid_request(_READ_ONLY)
     return RequestError("UNIMPLEMENTED", f"{name} is not supported here")
 
 
@@ -349,9 +351,9 @@ def _values_of(parameters: pa.Schema, rows: pa.Table) -> dict[str, Any]:
     """
     names = [_bare(name) for name in parameters.names]
     if rows.num_rows != 1:
-        raise invalid(f"bind one row of values, not {rows.num_rows}")
+        raise invalid_request(f"bind one row of values, not {rows.num_rows}")
     if rows.num_columns != len(names):
-        raise invalid(
+        raise invalid_request(
             f"the statement has {len(names)} parameters ({', '.join(parameters.names)}), and "
             f"{rows.num_columns} values are bound"
         )
@@ -364,7 +366,7 @@ def _check_bound(plan_parameters: pa.Schema, values: Mapping[str, Any]) -> None:
     """Raise an error if a parameter has no value."""
     missing = [name for name in plan_parameters.names if _bare(name) not in values]
     if missing:
-        raise invalid(f"no value is bound to {', '.join(missing)}")
+        raise invalid_request(f"no value is bound to {', '.join(missing)}")
 
 
 def _bare(name: str) -> str:

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from recon_node import __version__
 from spark_sink.schema import TABLES
+from spark_sink.serve.database import CATALOG, OWN, TYPED, V0
 from spark_sink.serve.flight_messages import Message, name_of
-from spark_sink.serve.shown_tables import CATALOG, OWN, TYPED, V0
 from spark_sink.serve.statement import FEED
 
 #: The columns of all tables, by schema and name, as Arrow writes them.

@@ -24,8 +24,8 @@ from typing import Any, Final, cast
 from urllib.parse import unquote
 
 from recon_node.fairness.slots import Slot, Slots, address_block_of
+from spark_sink.errors import Code, RequestError
 from spark_sink.serve.database import Wanted
-from spark_sink.serve.errors import Code, RequestError
 from spark_sink.serve.ipc import Parts
 from spark_sink.serve.query_worker import (
     DATA,

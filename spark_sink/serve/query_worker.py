@@ -31,10 +31,9 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from spark_sink.errors import SinkError, one_line
+from spark_sink.errors import RequestError, SinkError, invalid_request, one_line
 from spark_sink.serve import ipc
 from spark_sink.serve.database import Database, Wanted
-from spark_sink.serve.errors import RequestError, invalid
 from spark_sink.serve.served_feed import ServedFeed
 from spark_sink.serve.statement import FEED, SqlStatement
 from spark_sink.tables.location import Location
@@ -181,7 +180,7 @@ def _send_rows(
 def _table_of(database: Database, feed: str) -> str:
     name = feed.removesuffix(FEED)
     if name not in database.specs:
-        raise invalid(f"there is no feed {feed}")
+        raise invalid_request(f"there is no feed {feed}")
     return name
 
 
@@ -192,7 +191,7 @@ def _rows_at_most(statement: SqlStatement, values: dict[str, Any]) -> int | None
     if limit is None:
         return None
     if not isinstance(limit, int) or limit < 0:
-        raise invalid(f"LIMIT takes a number of rows, not {limit!r}")
+        raise invalid_request(f"LIMIT takes a number of rows, not {limit!r}")
     return limit
 
 

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from spark_sink.errors import RequestError
 from spark_sink.query.changes import APPENDED
 from spark_sink.serve.database import Database
-from spark_sink.serve.errors import RequestError
 from spark_sink.serve.statement import FEED
 from spark_sink.tables.delta_log import CHANGE_TYPE, data_files, epoch_of, identity_of, position_of
 

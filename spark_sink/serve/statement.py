@@ -24,8 +24,8 @@ import duckdb
 import pyarrow as pa
 from duckdb import DuckDBPyConnection, StatementType
 
+from spark_sink.errors import RequestError, invalid_request
 from spark_sink.serve.allowed import Allowed
-from spark_sink.serve.errors import RequestError, invalid
 
 #: The end of the name of a feed.
 FEED: Final = "_feed"
@@ -78,7 +78,7 @@ def understand(connection: DuckDBPyConnection, sql: str, allowed: Allowed) -> Sq
     except duckdb.Error as error:
         raise query_error(error) from error
     if len(statements) != 1 or statements[0].type != StatementType.SELECT:
-        raise invalid(_ONLY_SELECT)
+        raise invalid_request(_ONLY_SELECT)
     text = statements[0].query
     tree = _tree(connection, text)
     root = tree["statements"][0]["node"]
@@ -106,7 +106,7 @@ def query_error(error: Exception) -> RequestError:
         return RequestError("RESOURCE_EXHAUSTED", f"the query needs too much memory: {text}")
     if isinstance(error, duckdb.InternalException):
         return RequestError("INTERNAL", text)
-    return invalid(text)
+    return invalid_request(text)
 
 
 def _with_bytes(sql: str) -> str:
@@ -117,7 +117,7 @@ def _with_bytes(sql: str) -> str:
         if digits is None:
             return match[0]
         if len(digits) % 2 or not re.fullmatch("[0-9a-fA-F]*", digits):
-            raise invalid(f"X'{digits[:40]}' is not bytes in hex")
+            raise invalid_request(f"X'{digits[:40]}' is not bytes in hex")
         return f"unhex('{digits}')"
 
     return _QUOTED.sub(written, sql)
@@ -127,7 +127,7 @@ def _tree(connection: DuckDBPyConnection, text: str) -> Node:
     row = connection.execute(_TREE, [text]).fetchone()
     tree: Node = json.loads(row[0]) if row else {"error": True}
     if tree["error"]:
-        raise invalid(_ONLY_SELECT)
+        raise invalid_request(_ONLY_SELECT)
     return tree
 
 
@@ -204,13 +204,13 @@ def _check_feed(connection: DuckDBPyConnection, root: Node, feeds: list[tuple[st
     name = feeds[0][1]
     simple = root["type"] == "SELECT_NODE" and root["from_table"]["type"] == "BASE_TABLE"
     if len(feeds) > 1 or not simple or root["from_table"]["table_name"].lower() != name:
-        raise invalid(
+        raise invalid_request(
             f"{name} never ends: read it alone, as SELECT ... FROM {name} [WHERE ...] [LIMIT ...], "
             f"or read {name.removesuffix(FEED)}"
         )
     for what, is_endless in _endless(connection, root):
         if is_endless:
-            raise invalid(
+            raise invalid_request(
                 f"{name} never ends, so that {what} would never be complete: read "
                 f"{name.removesuffix(FEED)}, or leave it out"
             )

@@ -10,8 +10,8 @@ from support import npm_packages, sdk_sample
 
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
+from spark_sink.serve.database import NAMES
 from spark_sink.serve.flight_server import FlightServer, ServeSettings
-from spark_sink.serve.shown_tables import NAMES
 from spark_sink.tables.directory import Tables
 
 HERE = Path(__file__).parent

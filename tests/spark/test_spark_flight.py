@@ -26,14 +26,13 @@ from hypothesis import strategies as st
 from pyarrow import flight
 
 from recon_node.recon import Sha256a
+from spark_sink.errors import RequestError
 from spark_sink.schema import TABLES
-from spark_sink.serve.database import Database
-from spark_sink.serve.errors import RequestError
+from spark_sink.serve.database import NAMES, Database
 from spark_sink.serve.flight_messages import new, packed
 from spark_sink.serve.flight_sql import IN_ALL, KEPT, PER_CLIENT, PreparedStatements
 from spark_sink.serve.query_turns import QueryWorkers
 from spark_sink.serve.query_worker import StatementPlan
-from spark_sink.serve.shown_tables import NAMES
 from spark_sink.serve.statement import _with_bytes
 
 # The tables of ceramic-one (rust-ceramic 0.58, pipeline/src/schemas.rs; values of dimensions are

@@ -41,11 +41,10 @@ from pyarrow import flight
 from spark_helpers import processes_under
 from support.waiting import wait_until
 
-from spark_sink.errors import SinkError
+from spark_sink.errors import RequestError, SinkError
 from spark_sink.serve import flight_server, ipc
 from spark_sink.serve.allowed import FUNCTIONS, OPERATORS
 from spark_sink.serve.database import Database
-from spark_sink.serve.errors import RequestError
 from spark_sink.serve.flight_messages import new, packed, unpacked
 from spark_sink.serve.flight_server import FlightMetrics
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers

@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from spark_helpers import filled
 from support.waiting import wait_until
 
+from spark_sink.errors import RequestError
 from spark_sink.schema import FEED, RAW, TABLES, with_partition
 from spark_sink.serve import served_feed as feed_module
 from spark_sink.serve.database import Database, Wanted
-from spark_sink.serve.errors import RequestError
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers
 from spark_sink.serve.served_feed import ServedFeed
 from spark_sink.tables.location import Location
