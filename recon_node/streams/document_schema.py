@@ -157,10 +157,7 @@ class DocumentSchema:
         Raises:
             BudgetError: it takes too much work.
         """
-        # A value weighs at least 2, so most content need not be measured.
-        price = self._price.of_check(weight // 2, weight, 0, 0)
-        if self._validator and not self._price.is_recursive and price <= _SMALL:
-            price += self._price.of_dear(dearness(content))
+        if self._validator and (price := self._price_if_small(content, weight)) is not None:
             budget.spend(price)
             return self._error_as_json(self._validator, content, _Paid(budget, price, weight, 0))
         if self._by_member is None or not isinstance(content, dict):
@@ -181,6 +178,27 @@ class DocumentSchema:
         depth = 1 + max((depth for _, depth in paid), default=0)
         price = sum(price for price, _ in paid)
         return self._error_as_json(of_members, changed, _Paid(budget, price, weight, depth))
+
+    def price_if_conforming(self, content: Any, weight: int, most_steps: int) -> int | None:
+        """Return the price of checking content that conforms, as nearly all does.
+
+        None if it does not, or is not small or plain JSON, or the price exceeds `most_steps`.
+        """
+        price = self._price_if_small(content, weight) if self._validator else None
+        if self._validator is None or price is None or price > most_steps:
+            return None
+        try:
+            return price if self._validator.is_valid(content) else None
+        except ValueError:  # bytes, or nested too deep
+            return None
+
+    def _price_if_small(self, content: Any, weight: int) -> int | None:
+        """Return the price of checking small content at once; None if the content is large."""
+        if self._price.is_recursive:
+            return None
+        # A value weighs at least 2, so most content need not be measured.
+        price = self._price.of_check(weight // 2, weight, 0, 0)
+        return price + self._price.of_dear(dearness(content)) if price <= _SMALL else None
 
     def _pay(self, part: Any, budget: Budget, member: str | None = None) -> tuple[int, int]:
         """Pay for checking a part of a document; return the price, and the part's depth."""

@@ -23,9 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final, NamedTuple
 
+from orjson import JSONEncodeError, dumps
+
 from recon_node.streams.budget import Budget
 from recon_node.streams.json_values import (
     CONTAINERS,
+    MAX_WEIGHT,
     MEMBER_WEIGHT,
     TEXT_A_STEP,
     VALUE_WEIGHT,
@@ -48,6 +51,8 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "test": ("path", "value"),
 }
 _MAX_INDEX_DIGITS: Final = 9
+_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
+_ABSENT: Final = object()
 _MAX_SHOWN: Final = 60
 """Characters of a value that an error quotes."""
 
@@ -105,6 +110,10 @@ def apply_patch(document: Any, patch: object, weight: int, budget: Budget) -> Pa
     """
     if not isinstance(patch, list):
         raise JsonPatchError(f"the patch is not an array of operations, but {_show(patch)}")
+    if (simple := set_leaves(document, patch, weight, budget.left)) is not None:
+        after, weight, steps = simple
+        budget.spend(steps)
+        return Patched(after, weight, {operation["path"][1:] for operation in patch})
     run = _Run(document, weight, budget)
     for number, operation in enumerate(patch):
         try:
@@ -113,6 +122,53 @@ def apply_patch(document: Any, patch: object, weight: int, budget: Budget) -> Pa
             raise JsonPatchError(f"operation {number} of the patch: {error}") from None
     check_weight(run.weight)
     return Patched(run.document, run.weight, None if run.is_new else run.touched)
+
+
+def set_leaves(
+    document: Any, patch: Any, weight: int, most_steps: int
+) -> tuple[dict[str, Any], int, int] | None:
+    """Apply a patch that sets members of the document's root to texts, numbers and the like, as
+    most patches do. This takes a third of the time of `_Run`, and counts the same steps.
+
+    Returns:
+        The document, its weight and the steps that were taken. None if the patch does anything
+        else, takes more steps, or anything is wrong with it or with the result.
+    """
+    if type(document) is not dict or type(patch) is not list or not patch:
+        return None
+    after = None
+    steps = _UNIT * (1 + len(document) // _COPIED_A_STEP)
+    for operation in patch:
+        if type(operation) is not dict:
+            return None
+        get = operation.get
+        op, path, value = get("op"), get("path"), get("value", _ABSENT)
+        if type(path) is not str or path[:1] != "/" or type(value) not in _LEAVES:
+            return None
+        name = path[1:]
+        old = (after or document).get(name, _ABSENT)
+        is_allowed = op == "add" or (op == "replace" and old is not _ABSENT)
+        if not is_allowed or "/" in name or "~" in name:
+            return None
+        try:
+            if type(old) in _LEAVES:
+                weight += len(dumps(value)) - len(dumps(old))
+            elif old is _ABSENT:
+                weight += len(dumps(value)) + 1 + MEMBER_WEIGHT + weigh_text(name)
+            else:
+                return None
+        except JSONEncodeError:  # an integer beyond 64 bits, for example
+            return None
+        steps += _OPERATION + _TOKEN
+        if type(value) is str:
+            steps += _UNIT * (len(value) // TEXT_A_STEP)
+        if type(old) is str:
+            steps += _UNIT * (len(old) // TEXT_A_STEP)
+        if steps > most_steps:
+            return None
+        after = after or document.copy()
+        after[name] = value
+    return (after, weight, steps) if after is not None and weight <= MAX_WEIGHT else None
 
 
 class _Run:

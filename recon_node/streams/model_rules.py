@@ -81,14 +81,19 @@ class ContentRules:
         header: of the stream's init event.
         definition: of the document's model, in the version that the document names. None for
             models, and if the document's model is not here: then only the general rules apply.
+
+    Attributes:
+        schema_alone: the model's schema, if documents must conform to that and nothing else is
+            asked of a change; else None.
     """
 
-    __slots__ = ("_document", "_is_model")
+    __slots__ = ("_document", "_is_model", "schema_alone")
 
     def __init__(self, header: InitHeader, definition: Any) -> None:
         self._is_model = header.stream_type is StreamType.MODEL
         is_known = definition is not None and not self._is_model
         self._document = _DocumentRules(header, definition) if is_known else None
+        self.schema_alone = None if self._document is None else self._document.schema_alone
 
     def check(self, change: ContentChange, budget: Budget) -> Errors:
         """Return what is wrong with a change of content, in plain English; empty if nothing is.
@@ -203,6 +208,11 @@ class _DocumentRules:
         )
         self._links = _document_relations(definition)
         self._is_interface = definition.get("interface") is True
+
+    @property
+    def schema_alone(self) -> DocumentSchema | None:
+        has_more = self._is_interface or self._unique_error is not None
+        return None if has_more or self._named or self._locked or self._links else self._schema
 
     def check(self, change: ContentChange, budget: Budget) -> Errors:
         if self._is_interface:

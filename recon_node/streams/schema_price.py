@@ -188,6 +188,8 @@ class SchemaPrice:
         once = (whole.parts + whole.slow) * (values + 1) + whole.numbers * dear
         once += whole.patterns * weight + whole.texts * weight // _BYTES
         conversion = _CALL + _CONVERSION * (values + 1) + weight + dear
+        if not self.is_recursive:
+            return conversion + once
         return conversion + self._times(self._loops.branching, depth) * once
 
     def of_dear(self, dear: int) -> int:
@@ -350,9 +352,8 @@ def dearness(value: Any) -> int:
     """Return by how much the values in a document are dearer than small integers and text, each
     time that one of them is compared. Values that share parts count for each place."""
     dear = 0
-    level: list[Any] = [*value.values()] if type(value) is dict else [value]
-    while level:
-        kinds = set(map(type, level))
+    level: Collection[Any] = value.values() if type(value) is dict else (value,)
+    while not _NOT_CHEAP.isdisjoint(kinds := set(map(type, level))):
         if not kinds.isdisjoint(_DEAR):
             dear += sum(map(_dearness_of, level))
         below: list[Any] = []
@@ -365,6 +366,7 @@ def dearness(value: Any) -> int:
 
 
 _DEAR: Final = frozenset({float, int, bytes, CID})
+_NOT_CHEAP: Final = _DEAR | {dict, list}
 
 
 def _dearness_of(value: Any) -> int:

@@ -44,7 +44,7 @@ from typing import Any, Final, NamedTuple
 
 from recon_node.ceramic import Event, InitHeader, StreamType
 from recon_node.ipld import CID
-from recon_node.streams.budget import Budget, BudgetError
+from recon_node.streams.budget import EVENT, Budget, BudgetError
 from recon_node.streams.graph import (
     EventShape,
     ForgottenError,
@@ -52,7 +52,7 @@ from recon_node.streams.graph import (
     heights,
     heights_above,
 )
-from recon_node.streams.json_patch import apply_patch
+from recon_node.streams.json_patch import apply_patch, set_leaves
 from recon_node.streams.json_values import JsonPatchError, measure, weigh_json
 from recon_node.streams.model_rules import (
     MAX_DEFINITION,
@@ -138,6 +138,7 @@ class StreamStates:
             header = summary.header
         self._header = header
         self._definitions = None if header.stream_type is StreamType.MODEL else definitions
+        self._model = None if header.model is None else header.model.cid
         self._rules: dict[CID | None, ContentRules] = {}
         self._keep = frozenset(keep)
         self._faults = faults or {}
@@ -175,26 +176,25 @@ class StreamStates:
             paying.rows.spend(self._summary.written)
             rejected.update(self._summary.rejected)
         uses = Counter(chain.from_iterable([event.prevs for event in self._events.values()]))
-        forks = {cid for cid, count in uses.items() if count > 1}
+        asked_for = self._keep.union([cid for cid, count in uses.items() if count > 1])
         states: dict[CID, EventState] = {}
         for cid, height in self._heights.items():
             event = self._events[cid]
-            before = None
-            if event.prevs:
-                prev = event.prevs[0]
-                before = states.get(prev) or self._state_before(prev)
+            prevs, before = event.prevs, None
+            if prevs:
+                before = states.get(prevs[0]) or self._state_before(prevs[0])
             state = self._apply(event, height, before, paying)
             if cid in uses:
                 states[cid] = state
-            if cid in forks or cid in self._keep:
+            if cid in asked_for:
                 self._keep_state(state, cid in self._keep)
-            if state.validation_errors:
-                rejected[cid] = state.validation_errors
-            for prev in event.prevs:
-                if state.validation_errors and prev in states:
+            if errors := state.validation_errors:
+                rejected[cid] = errors
+            for prev in prevs:
+                if errors and prev in states:
                     self._keep_state(states[prev], False)
-                uses[prev] -= 1
-                if not uses[prev]:  # nothing builds on it any more
+                uses[prev] = left = uses[prev] - 1
+                if not left:  # nothing builds on it any more
                     states.pop(prev, None)
             yield state
         self._rejected = rejected
@@ -275,6 +275,10 @@ class StreamStates:
         """The state after `event`, which builds on `before` (None: it is the init event)."""
         if self._on_event is not None:
             self._on_event()
+        if before is not None and event.proof is None:
+            simple = self._apply_simple(event, height, before, paying)
+            if simple is not None:
+                return simple
         errors: list[str] = []
         if before is not None and event.cid in self._faults:
             data = before.data
@@ -294,6 +298,30 @@ class StreamStates:
             paying.rows.spend(data.weight)
             self._unpaid = 0
         return EventState(event.cid, height, data, _in_brief(errors) if errors else ())
+
+    def _apply_simple(
+        self, event: Event, height: int, before: EventState, paying: _Paying
+    ) -> EventState | None:
+        """The same for a simple data event, as nearly all are, in half of the time; else None.
+
+        It sets members of the content's root, its header changes nothing, and the model asks for no
+        more than that the content conforms to its schema; which it does.
+        """
+        data, payload = before.data, event.payload
+        rules = self._rules.get(self._version_at(data.metadata))
+        schema = None if rules is None else rules.schema_alone
+        if schema is None or "header" in payload or event.cid in self._faults:
+            return None
+        after = set_leaves(data.content, payload["data"], data.weight, EVENT)
+        if after is None:
+            return None
+        content, weight, steps = after
+        price = schema.price_if_conforming(content, weight, EVENT - steps)
+        if price is None:
+            return None
+        paying.work.spend(steps + price + weight)
+        paying.rows.spend(weight)
+        return EventState(event.cid, height, StreamData(content, data.metadata, weight), ())
 
     def _start(self, event: Event, errors: list[str], budget: Budget) -> StreamData:
         content, metadata = event.data, event_metadata(event)
@@ -326,16 +354,22 @@ class StreamStates:
     def _check(
         self, metadata: Mapping[str, Any], change: ContentChange, budget: Budget
     ) -> list[str]:
-        version = None
-        if self._definitions is not None and self._header.model is not None:
-            version = version_of(metadata, self._header.model.cid)
-            if version not in self._definitions:
-                return [no_version(metadata.get("modelVersion"))]
+        version = self._version_at(metadata)
         if (rules := self._rules.get(version)) is None:
-            definition = self._definitions[version] if self._definitions and version else None
+            definition = None
+            if self._definitions is not None and self._model is not None:
+                if version not in self._definitions:
+                    return [no_version(metadata.get("modelVersion"))]
+                definition = self._definitions[version] if version else None
             self._unpaid += _COMPILED * _weigh_definition(definition)
             self._rules[version] = rules = ContentRules(self._header, definition)
         return rules.check(change, budget)
+
+    def _version_at(self, metadata: Mapping[str, Any]) -> CID | None:
+        """The version of the model that applies to content with this metadata, if models matter."""
+        if self._definitions is None or self._model is None:
+            return None
+        return version_of(metadata, self._model)
 
 
 def _weigh_definition(definition: Any) -> int:

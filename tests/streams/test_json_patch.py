@@ -120,6 +120,36 @@ def test_whatever_a_patch_does_the_document_before_stays(document: Any, patch: l
     assert same(document, before)
 
 
+VALUES = LEAVES | DOCUMENTS | st.sampled_from([0.5, 2**64, -(2**64), b"a", "x" * 100])
+SIMPLE = st.fixed_dictionaries(
+    {"op": st.sampled_from(["add", "replace"]), "path": KEYS.map("/{}".format), "value": VALUES}
+)
+
+
+@given(
+    document=st.dictionaries(KEYS, VALUES, max_size=10),
+    patch=st.lists(SIMPLE, max_size=3) | st.lists(SIMPLE | OPERATIONS, max_size=3),
+    weight=st.sampled_from([1_000, MAX_WEIGHT - 20]),
+    steps=st.sampled_from([10**6]) | st.integers(0, 4_000),
+)
+def test_simple_patches_are_applied_and_paid_for_as_all_others(
+    document: dict[str, Any], patch: list[Any], weight: int, steps: int
+) -> None:
+    def outcome() -> tuple[Any, ...]:
+        work = Budget("the patch", steps)
+        try:
+            after = apply_patch(document, patch, weight, work)
+        except (JsonPatchError, BudgetError) as error:
+            return str(error), work.left
+        order = list(after.document) if isinstance(after.document, dict) else None
+        return repr(after.document), order, after.weight, after.touched, work.left
+
+    quickly = outcome()
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(json_patch, "set_leaves", lambda *_: None)
+        assert quickly == outcome()
+
+
 @pytest.mark.parametrize(
     ("document", "patch", "expected"),
     [  # RFC 6902, Appendix A, and RFC 6901, section 5

@@ -15,7 +15,15 @@ from stream_samples import KEY, MODEL
 from recon_node.ceramic import Event, EventKind
 from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
 from recon_node.ipld import CID
-from recon_node.streams import EventState, StreamData, StreamShapeError, StreamStates
+from recon_node.streams import (
+    EventState,
+    StreamData,
+    StreamShapeError,
+    StreamStates,
+    budget,
+    state,
+)
+from recon_node.streams.budget import EVENT
 from recon_node.streams.json_values import MAX_DEPTH
 
 DEFINITIONS = {
@@ -124,6 +132,65 @@ def test_each_way_to_ask_says_what_the_plain_way_does(
         assert branch[-1] == state
         assert branch[0].height == 0
     assert all(states.rejected[cid] == (reason,) for cid, reason in faults.items())
+
+
+SCHEMAS = (
+    {"properties": {"a": {"type": ["null", "string", "number"]}, "b": {"minimum": 0.5}}},
+    {"required": ["a"], "maxProperties": 3},
+    {},
+)
+SIMPLE = st.builds(
+    lambda op, field, value: {"op": op, "path": f"/{field}", "value": value},
+    st.sampled_from(["add", "replace"]),
+    st.sampled_from(["a", "b"]),
+    st.sampled_from([None, True, 1, 2**62, 0.25, "text", "long" * 20, [], MODEL.cid]),
+)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> list[Event]:
+    """Streams of events with simple patches, nearly all."""
+    content = draw(st.sampled_from([{"a": "text"}, {"a": "text", "b": 0}, {"b": []}]))
+    init = init_event(KEY, MODEL, content, unique=b"u")
+    events = [init]
+    for _ in range(draw(st.integers(1, 6))):
+        prevs = [events[-1].cid]
+        kind = draw(st.sampled_from(["simple", "simple", "simple", "header", "time", "other"]))
+        patch = draw(PATCHES if kind == "other" else st.lists(SIMPLE, min_size=1, max_size=2))
+        if kind == "time":
+            events.append(time_event(init, prevs[0]))
+        else:
+            index = draw(st.booleans()) if kind == "header" else None
+            events.append(data_event(KEY, init, prevs, patch, should_index=index))
+    return events
+
+
+@settings(max_examples=150)
+@given(
+    events=chains(),
+    schema=st.sampled_from(SCHEMAS),
+    more=st.sampled_from([{}, {}, {"immutableFields": ["a"]}, {"interface": True}]),
+    is_bad=st.sampled_from([0, 0, 1]),
+    most=st.sampled_from([EVENT, EVENT, 2_500, 5_000]),
+)
+def test_simple_events_are_computed_and_paid_for_as_all_others(
+    events: list[Event], schema: Any, more: Any, is_bad: int, most: int
+) -> None:
+    definition = {"version": "2.0", "schema": schema, "accountRelation": {"type": "list"}, **more}
+    faults = {event.cid: "badly signed" for event in events[1 : 1 + is_bad] if not event.proof}
+
+    def outcome() -> tuple[Any, ...]:
+        states = StreamStates(events, {MODEL.cid: definition}, faults=faults)
+        found = [(state, state.data.to_json(), state.data.weight) for state in states.all()]
+        paid = states.summary(events[-1].cid)
+        return found, states.rejected, paid.spent, paid.written
+
+    with pytest.MonkeyPatch.context() as patching:
+        for place in (budget, state):
+            patching.setattr(place, "EVENT", most)
+        quickly = outcome()
+        patching.setattr(StreamStates, "_apply_simple", lambda *_: None)
+        assert quickly == outcome()
 
 
 def test_what_is_not_kept_is_computed_and_what_is_not_there_refused() -> None:
