@@ -226,7 +226,12 @@ def read_checked(
     if read is None:
         return [parse_event(car).lazily() if lazily else parse_event(car) for car in cars]
     by_car = read([car if type(car) is bytes else b"" for car in cars])
-    return [_event_of(car, fields, lazily) for car, fields in zip(cars, by_car, strict=True)]
+    events: list[Event] = []
+    before = None
+    for data, fields in zip(cars, by_car, strict=True):
+        before = _event_of(data, fields, lazily, before)
+        events.append(before)
+    return events
 
 
 @cache
@@ -239,16 +244,24 @@ def _native_reader() -> Callable[[list[bytes]], list[tuple[Any, ...] | None]] | 
     return read  # type: ignore[no-any-return]
 
 
-def _event_of(car: bytes, fields: tuple[Any, ...] | None, lazily: bool) -> Event:
+def _event_of(
+    car: bytes, fields: tuple[Any, ...] | None, lazily: bool, before: Event | None
+) -> Event:
+    """Return an event, which nearly always builds on the one `before`: it shares that one's CIDs,
+    whose hashes are known then."""
     if fields is not None and (signer := _without_capability(fields[2])) is not None:
         raw_cid, payload_cid, _, signature, encoded, raw_init, raw_prev = fields
         cid, (protected, header) = _new_cid(CID, raw_cid), signer
         signed = Envelope(_new_cid(CID, payload_cid), protected, header, signature, None)
+        data = None if lazily and raw_init else dag_cbor.decode(encoded, is_shallow=True)
         if raw_init is None:
-            event = _signed(cid, signed, dag_cbor.decode(encoded), car, None)
+            event = _signed(cid, signed, data, car, None)
             return event.lazily() if lazily else event
-        init, prev = _new_cid(CID, raw_init), _new_cid(CID, raw_prev)
-        payload = None if lazily else {"id": init, "data": dag_cbor.decode(encoded), "prev": prev}
+        if before is not None and raw_prev == before.cid and raw_init == before.init:
+            init, prev = before.init, before.cid
+        else:
+            init, prev = _new_cid(CID, raw_init), _new_cid(CID, raw_prev)
+        payload = None if lazily else {"id": init, "data": data, "prev": prev}
         return Event(cid, DATA, init, (prev,), None, payload, signed, None, car)
     event = parse_event(car)
     return event.lazily() if lazily else event

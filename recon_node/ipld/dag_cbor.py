@@ -42,8 +42,10 @@ def encode(value: Any) -> bytes:
         raise DagCborError(f"cannot be written as DAG-CBOR: {error}") from None
 
 
-def decode(data: bytes) -> Any:
+def decode(data: bytes, *, is_shallow: bool = False) -> Any:
     """Decode one DAG-CBOR block; links become `CID`.
+
+    `is_shallow` says that it is known not to be nested deeper than `MAX_DEPTH`.
 
     Raises:
         DagCborError: not strict DAG-CBOR, bytes left over, or nested deeper than `MAX_DEPTH`.
@@ -55,7 +57,9 @@ def decode(data: bytes) -> Any:
     except (ValueError, MemoryError) as error:
         raise DagCborError(f"not strict DAG-CBOR: {_explain(data, error)}") from None
     # Every level needs a byte of its own that opens a list or map: with few of them, it is shallow.
-    if len(data) > MAX_DEPTH and len(data.translate(None, _NOT_CONTAINERS)) > MAX_DEPTH:
+    if is_shallow or len(data) <= MAX_DEPTH:
+        return value
+    if len(data.translate(None, _NOT_CONTAINERS)) > MAX_DEPTH:
         _check_depth(value)
     return value
 
