@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Final
 
 import pyarrow as pa
@@ -288,7 +289,6 @@ class _Rows:
         self._streams: list[Columns] = []
         self._stream_of: list[int] = []
         self._data = 0
-        self._shared = 0  # bytes of the dimensions that rows of the latest stream repeat
         self._tables: list[pa.Table] = []
         self._bytes = 0
         self._staged = Staged()
@@ -309,18 +309,29 @@ class _Rows:
 
     def add(self, columns: Columns, rows: Iterable[Row]) -> None:
         """Add rows; `columns` are those of their stream, the same object for all of its rows."""
-        at = self._data_at
+        own: list[Row] = []
+        at, data = self._data_at, self._data
+        repeated = sum([len(value or b"") for _, value in columns["dimensions"]])
+        most = _ROWS_PER_TABLE - len(self._rows)
         for row in rows:
-            if not self._streams or self._streams[-1] is not columns:
-                self._streams.append(columns)
-                self._shared = sum([len(value or b"") for _, value in columns["dimensions"]])
-            self._stream_of.append(len(self._streams) - 1)
-            self._rows.append(row)
-            self._data += self._shared
-            if at is not None and (data := row[at]) is not None:
-                self._data += len(data)
-            if len(self._rows) >= _ROWS_PER_TABLE or self._data >= _DATA_BYTES:
+            own.append(row)
+            data += repeated
+            if at is not None and (content := row[at]) is not None:
+                data += len(content)
+            if len(own) >= most or data >= _DATA_BYTES:
+                self._extend(columns, own, data)
                 self._pack()
+                own, data, most = [], 0, _ROWS_PER_TABLE
+        self._extend(columns, own, data)
+
+    def _extend(self, columns: Columns, rows: list[Row], data: int) -> None:
+        if not rows:
+            return
+        if not self._streams or self._streams[-1] is not columns:
+            self._streams.append(columns)
+        self._stream_of += repeat(len(self._streams) - 1, len(rows))
+        self._rows += rows
+        self._data = data
 
     def finish(self) -> Staged:
         """Return all rows."""
@@ -357,7 +368,8 @@ class _Rows:
         self._rows, self._streams, self._stream_of, self._data = [], [], [], 0
 
     def _as_table(self) -> pa.Table:
-        stream_of = pa.array(self._stream_of, pa.int32())
+        are_repeated = len(self._streams) < len(self._rows)
+        stream_of = pa.array(self._stream_of, pa.int32()) if are_repeated else None
         own = dict(zip(self._own, zip(*self._rows, strict=True), strict=True))
         columns = []
         for name, kind in zip(self._schema.names, self._schema.types, strict=True):
@@ -365,7 +377,7 @@ class _Rows:
                 columns.append(pa.array(own[name], kind))
             else:
                 shared = pa.array([stream[name] for stream in self._streams], kind)
-                columns.append(shared.take(stream_of))
+                columns.append(shared if stream_of is None else shared.take(stream_of))
         return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _write(self) -> None:
