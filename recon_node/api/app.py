@@ -21,24 +21,19 @@ from recon_node.api.middleware import Bound, Guard, Observe
 from recon_node.api.models import Parameters, reply
 from recon_node.api.openapi import describe
 from recon_node.api.routes import (
-    anchor_service,
-    anchors,
     arrow,
-    dag,
     events,
-    experimental,
     feed,
     interests,
     kubo,
     listings,
     node_info,
     pages,
-    snapshots,
     stream_events,
     streams,
-    tangles,
     undelivered,
 )
+from recon_node.api.routes.products import anchors, dag, snapshots, tangles
 from recon_node.api.settings import usual_need
 
 
@@ -111,9 +106,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     anchors.get_anchor_requests,
     anchors.get_event_anchor,
     anchors.post_stream_anchor,
-    anchor_service.post_request,
-    anchor_service.get_request,
-    anchor_service.get_supported_chains,
+    anchors.post_request,
+    anchors.get_request,
+    anchors.get_supported_chains,
     snapshots.get_snapshot_sync,
     snapshots.post_snapshot_sync,
     snapshots.delete_snapshot_sync,
@@ -127,8 +122,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     node_info.get_recon,
     node_info.get_syncs,
     node_info.get_metrics,
-    experimental.get_interest_events,
-    experimental.get_interests,
+    interests.get_interest_events,
+    interests.get_interests,
     kubo.post_id,
     kubo.post_kubo_version,
     kubo.post_swarm_peers,

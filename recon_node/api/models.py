@@ -36,10 +36,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.ipld import CID, multibase
+from recon_node.ipld import CID, IpldError, multibase
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _SECONDS = re.compile(r"\+?[0-9]{1,19}(\.[0-9]{0,19})?(e-[0-9]{1,2})?")
+_PEER_ID_HASHES = (b"\x00", b"\x12")
+"""The multihash codes of keys: identity, for short ones, and sha2-256."""
 _MAX_TEXTS: Final = 64
 """Texts of a list in a body, at most."""
 
@@ -245,6 +247,17 @@ def parse_int64(text: str) -> int | None:
     """A decimal integer of 64 bits, or None. Stricter than `int`: no blanks, no underscores."""
     value = int(text) if _INTEGER.fullmatch(text) else None
     return value if value is not None and -(2**63) <= value < 2**63 else None
+
+
+def peer_id_bytes(text: str) -> bytes:
+    """The multihash that a peer id is; raises `ApiError` 400 if it is not one."""
+    try:
+        raw = multibase.decode("z" + text)
+    except IpldError as error:
+        raise bad_request(f"{text[:100]!r} is not a peer id: {error}") from None
+    if raw[:1] not in _PEER_ID_HASHES or raw[1:2] != bytes([len(raw) - 2 & 0xFF]):
+        raise bad_request(f"{text[:100]!r} is not a peer id: not the multihash of a key")
+    return raw
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,7 +241,7 @@ def _sync_stopped(
     settings: Settings, urls: tuple[str, ...], signers: tuple[str, ...]
 ) -> dict[str, Any]:
     """Open the store and sync it."""
-    from recon_node.api.routes.snapshots import describe_sync
+    from recon_node.api.routes.products.snapshots import describe_sync
 
     policy = Policy.of(settings.policy)
     report = SnapshotSync([SourceReport(url) for url in urls])

@@ -10,7 +10,7 @@ import pytest
 from api_samples import Api, admit, api_of, read
 from nacl.signing import SigningKey
 
-from recon_node.api.routes import dag
+from recon_node.api.routes.products import dag
 from recon_node.dag.dag_events import DAG_MODEL, Identifier, replica_event, shard_event
 from recon_node.dag.dag_index import FILE
 from recon_node.dag.dag_service import open_dags

@@ -22,7 +22,7 @@ from api_samples import (
 from support.forging import forged
 
 from recon_node.api import Limits, Services
-from recon_node.api.routes.experimental import encode_interest, encode_range
+from recon_node.api.routes.interests import encode_interest, encode_range
 from recon_node.ceramic import EventId, Network, parse_event
 from recon_node.ceramic.builder import controller_of, data_event, signed_event
 from recon_node.ipld import multibase

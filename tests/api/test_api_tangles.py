@@ -25,7 +25,7 @@ from support.tangle_samples import (
 )
 
 from recon_node.api import Services
-from recon_node.api.routes import tangles
+from recon_node.api.routes.products import tangles
 from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import controller_of, data_event, init_event, model_event
 from recon_node.ipld import CID

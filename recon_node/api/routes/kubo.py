@@ -35,11 +35,11 @@ from recon_node.api.models import (
     UnfitError,
     Whole,
     parsed_by,
+    peer_id_bytes,
 )
 from recon_node.api.routes.node_info import (
     connect_to_one,
     network_side,
-    peer_id_bytes,
     with_peer_id,
 )
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IpldError, dag_cbor, dag_json

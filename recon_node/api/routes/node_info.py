@@ -16,15 +16,13 @@ from starlette.responses import Response
 from recon_node import __version__
 from recon_node.api.endpoint import Answer, Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import Body, Parameters, Parsed, Whole, WholeParameter
+from recon_node.api.models import Body, Parameters, Parsed, Whole, WholeParameter, peer_id_bytes
 from recon_node.api.routes.interests import NodeInterestBody, describe_interest
-from recon_node.ipld import IpldError, multibase
+from recon_node.ipld import multibase
 from recon_node.p2p import P2P, PeerError, PeerInfo, RendezvousReport, SyncReport
 
 _ED25519_PEER_ID = bytes.fromhex("002408011220")
 """Identity multihash of 36 bytes, holding the protobuf of a 32-byte Ed25519 public key."""
-_PEER_ID_HASHES = (b"\x00", b"\x12")
-"""The multihash codes of keys: identity, for short ones, and sha2-256."""
 _ED25519_PUBLIC = bytes.fromhex("ed01")
 """The multicodec ed25519-pub, as a varint."""
 _TRANSFERS = 50
@@ -328,17 +326,6 @@ def with_peer_id(addresses: Sequence[str], peer_id: str) -> list[str]:
     """Multiaddrs of a peer, each ending with its peer id."""
     end = f"/p2p/{peer_id}"
     return [address if address.endswith(end) else address + end for address in addresses]
-
-
-def peer_id_bytes(text: str) -> bytes:
-    """The multihash that a peer id is; raises `ApiError` 400 if it is not one."""
-    try:
-        raw = multibase.decode("z" + text)
-    except IpldError as error:
-        raise bad_request(f"{text[:100]!r} is not a peer id: {error}") from None
-    if raw[:1] not in _PEER_ID_HASHES or raw[1:2] != bytes([len(raw) - 2 & 0xFF]):
-        raise bad_request(f"{text[:100]!r} is not a peer id: not the multihash of a key")
-    return raw
 
 
 def did_of_peer(peer_id: str) -> str:

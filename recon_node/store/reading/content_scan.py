@@ -2,7 +2,7 @@
 
 No index has what documents hold: it would have to be kept by every node for a few. So a bounded
 part of the log is looked through for each page; what the streams hold at their tips is for others
-to compute (`recon_node.api.routes.fields`).
+to compute (`recon_node.api.routes.listings`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,7 @@
+"""What a node does beside keeping streams. In reading order:
+
+anchors    how anchoring stands, and the anchor service for other nodes
+dag        DAGs, and the publishes of an identifier
+tangles    tangles of documents
+snapshots  the sync from a snapshot
+"""
