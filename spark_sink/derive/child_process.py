@@ -1,119 +1,100 @@
-"""Computes portions of steps in a process of its own, which can be killed.
+"""A process that computes something of streams, and is killed if one of them takes too long.
 
 What is computed of a stream is paid for by its events (`recon_node.streams.budget`), and an error
 sets a stream aside. Neither helps against a call of native code that hangs, or that ends the
 process: of a decoder, a pattern, an allocator. So strangers' content is computed in a process
 beside the one that needs the rows. It marks in shared memory which stream it is at
-(`derive.watchdog`). Whether the kernel ends it, because that stream has had its time, or the
-owner, or the stream itself: the stream is set aside with that reason, and the others are computed
-again, in two halves, so that many such streams cost little more than one.
-
-A process may also end because somebody kills it, or because the machine has no memory left. So what
-has not used up its time is tried twice. `raw_events` is the only state, so a process can be
-replaced at any moment; it keeps models and summaries of long streams only to be fast.
+(`killed_if_slow`). The kernel ends it when that stream has had its CPU time, and the owner when it
+has had its time and takes no CPU. So whatever ends the process, its owner knows at which stream.
+Anywhere else, nothing is marked or bounded.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import pickle
 import signal
+import struct
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from recon_node.processes.process import Process, ProcessDiedError, answer_requests
-from spark_sink.derive.feed_streams import SummaryCache
-from spark_sink.derive.portion import Models, Portion, Step, compute, portion_of_set_aside
-from spark_sink.derive.watchdog import SHARED_SIZE, read_mark, share
 from spark_sink.errors import SinkError
 
-COMMAND: Final = (sys.executable, "-P", "-m", "spark_sink.derive.child_process")
-"""Starts a process. -P: no modules are taken from the working directory."""
-IDLE: Final = 60.0
-"""Seconds without work after which a process of Spark's worker ends."""
-_TRIES: Final = 2
-"""How often a stream may end a process."""
+Answer = TypeVar("Answer")
+
+# -P: no modules are taken from the working directory. Not -m: there would be two of this module.
+_PROGRAM: Final = "from spark_sink.derive.child_process import main; main()"
+COMMAND: Final = (sys.executable, "-P", "-c", _PROGRAM)
+"""Starts a process."""
+STREAM_TIMEOUT: Final = 60.0
+"""CPU seconds that a stream may take: all that its events pay for takes a sixth."""
+TIMEOUT_PER_BYTE: Final = 6e-6
+"""The same for each byte of its events in addition."""
+SLOWNESS: Final = 10
+"""How much longer it may take altogether: other programs, and the disk, take time, too."""
 _LOOK_EVERY: Final = 0.5
+# In shared memory: when the owner is to end the process, as `time.monotonic` says (0.0: there is no
+# stream); seconds of CPU time after which the kernel does; the stream's CID.
+_LAYOUT: Final = struct.Struct("<dd200p")
+_SHARED_SIZE: Final = mmap.PAGESIZE
 
-#: A portion, from what the process keeps.
-_Request = Callable[[Models, SummaryCache], Portion]
 
+class StreamEndedError(Exception):
+    """A process ended while it was at a stream; the message says how.
 
-class LocalComputer:
-    """Computes portions in this process."""
+    Attributes:
+        cid: of the stream; empty if the process was at none.
+        reason: why the stream cannot be computed.
+        timed_out: whether the stream's time was up.
+    """
 
-    def __init__(self) -> None:
-        self._models, self._summaries = Models(), SummaryCache()
-
-    def compute(self, step: Step, streams: Sequence[bytes]) -> Portion:
-        """Compute the portion of these streams; see `derive.portion.compute`."""
-        return compute(step, streams, self._models, self._summaries)
-
-    def close(self) -> None:
-        """Forget what is kept."""
-        self._models, self._summaries = Models(), SummaryCache()
+    def __init__(self, how: str, cid: bytes, reason: str, *, timed_out: bool) -> None:
+        super().__init__(how)
+        self.cid = cid
+        self.reason = reason
+        self.timed_out = timed_out
 
 
 class ChildProcess:
-    """Computes portions in a process of its own, which is started when it is needed.
+    """Such a process, which is started when it is needed.
 
     Args:
         command: what starts it.
         idle: seconds after which it ends if there is nothing to do; 0: it stays.
     """
 
-    def __init__(self, command: Sequence[str] = COMMAND, idle: float = 0.0) -> None:
+    def __init__(self, command: Sequence[str], idle: float) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it has no name
-        self._file.truncate(SHARED_SIZE)
-        self._memory = mmap.mmap(self._file.fileno(), SHARED_SIZE)
+        self._file.truncate(_SHARED_SIZE)
+        self._memory = mmap.mmap(self._file.fileno(), _SHARED_SIZE)
         self._command = (*command, str(idle), str(self._file.fileno()))
         self._process: Process | None = None
         self._overdue = False
 
-    def compute(self, step: Step, streams: Sequence[bytes]) -> Portion:
-        """Compute the portion of these streams; see `derive.portion.compute`.
+    def ask(self, request: Callable[[], Answer]) -> Answer:
+        """Return what a function returns there, or raise what it raises.
 
         Raises:
-            SinkError: also if processes end whatever they do.
+            StreamEndedError: the process ended.
+            SinkError: it cannot be started.
         """
-        portion = Portion()
-        deaths: Counter[bytes] = Counter()
-        reasons: dict[bytes, str] = {}
-        unreadable: set[bytes] = set()
-        left = [list(streams)]
-        while left:
-            batch = left.pop()
-            try:
-                portion.add(self._ask(partial(compute, step, batch)))
-            except ProcessDiedError as error:
-                cid, reason, is_final = self._blame(error)
-                deaths[cid] += _TRIES if is_final else 1
-                if deaths[cid] >= _TRIES and cid:
-                    reasons[cid] = reason
-                    step = replace(step, set_aside=step.set_aside | {cid})
-                elif deaths[cid] > _TRIES:
-                    raise SinkError(f"cannot compute the tables: {error}") from None
-                half = len(batch) // 2
-                left += [batch[half:], batch[:half]] if half else [batch]
-        while reasons:
-            try:
-                portion.add(self._ask(partial(_set_aside, step, reasons, frozenset(unreadable))))
-                break
-            except ProcessDiedError as error:
-                cid, _, _ = self._blame(error)
-                if cid in unreadable or cid not in reasons:
-                    raise SinkError(f"cannot compute the tables: {error}") from None
-                unreadable.add(cid)
-        return portion
+        if self._process is not None and self._process.status is not None:
+            self.close()  # it had nothing to do
+        try:
+            found, answer = pickle.loads(self._asked(pickle.dumps(request)))
+        except ProcessDiedError as error:
+            raise self._ended(error) from None
+        if not found:
+            raise answer
+        return answer  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """End the process; the next request starts another one."""
@@ -121,89 +102,85 @@ class ChildProcess:
             self._process.end()
             self._process = None
 
-    def _ask(self, request: _Request) -> Portion:
-        asked = pickle.dumps(request)
-        if self._process is not None and self._process.status is not None:
-            self.close()  # it had nothing to do
+    def _asked(self, request: bytes) -> bytes:
         if self._process is None:
-            self._memory[:] = bytes(SHARED_SIZE)
+            self._memory[:] = bytes(_SHARED_SIZE)
             try:
                 self._process = Process(self._command, (self._file.fileno(),))
             except OSError as error:
                 raise SinkError(f"no process can be started to compute tables: {error}") from None
             self._process.receive()
         self._overdue = False
-        answered = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(self._process, answered), daemon=True)
+        is_answered = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(self._process, is_answered), daemon=True)
         watch.start()
         try:
-            found, answer = pickle.loads(self._process.ask(asked))
+            answer: bytes = self._process.ask(request)
         finally:
-            answered.set()
+            is_answered.set()
             watch.join()
-        if not found:
-            raise answer
-        portion: Portion = answer
-        return portion
+        return answer
 
-    def _watch(self, process: Process, answered: threading.Event) -> None:
+    def _watch(self, process: Process, is_answered: threading.Event) -> None:
         """Kill a process that is at one stream for too long, and takes no CPU time."""
-        while not answered.wait(_LOOK_EVERY):
-            if 0 < read_mark(self._memory).deadline < time.monotonic():
+        while not is_answered.wait(_LOOK_EVERY):
+            deadline, _, _ = _LAYOUT.unpack_from(self._memory)
+            if 0 < deadline < time.monotonic():
                 self._overdue = True
                 process.kill()
                 return
 
-    def _blame(self, error: ProcessDiedError) -> tuple[bytes, str, bool]:
-        """Return the stream at which the process ended, why, and whether its time was up."""
+    def _ended(self, error: ProcessDiedError) -> StreamEndedError:
         assert self._process is not None
-        marked = read_mark(self._memory)
-        used_up = self._overdue or self._process.status == -signal.SIGPROF
+        _, seconds, cid = _LAYOUT.unpack_from(self._memory)
+        timed_out = self._overdue or self._process.status == -signal.SIGPROF
         self._process = None
-        if used_up:
-            return marked.cid, f"its content takes more than {marked.seconds:.3g} s", True
-        return marked.cid, f"the process that computes its content ends: {error}", False
+        reason = f"the process that computes its content ends: {error}"
+        if timed_out:
+            reason = f"its content takes more than {seconds:.3g} s"
+        return StreamEndedError(str(error), cid, reason, timed_out=timed_out)
 
 
-@cache
-def in_worker(command: Sequence[str] | None) -> LocalComputer | ChildProcess:
-    """Return what computes portions for this process, one of Spark's; see `Workers.command`."""
-    return LocalComputer() if command is None else ChildProcess(command, IDLE)
+class _Mark:
+    """Where this process marks streams; `memory` is None if it does not."""
+
+    memory: mmap.mmap | None = None
+    owner = 0
 
 
-def compute_partition(step: Step, command: Sequence[str] | None, partition: int) -> Portion:
-    """Compute the portion of the streams in a partition.
+@contextmanager
+def killed_if_slow(cid: bytes, size: int) -> Iterator[None]:
+    """Mark a stream while the block computes something of it, from events of some bytes.
 
-    Raises:
-        SinkError: as `ChildProcess.compute`.
+    When that takes too long, the kernel ends the process (SIGPROF), whatever code it is in.
     """
-    streams = step.raw.streams_between(step.after, step.upto, [partition])
-    return in_worker(command).compute(step, streams)
-
-
-def _set_aside(
-    step: Step,
-    reasons: dict[bytes, str],
-    unreadable: frozenset[bytes],
-    models: Models,
-    summaries: SummaryCache,
-) -> Portion:
-    return portion_of_set_aside(step, reasons, unreadable)
+    if _Mark.memory is None:
+        yield
+        return
+    if os.getppid() != _Mark.owner:  # nobody waits for the answer
+        os._exit(1)
+    seconds = STREAM_TIMEOUT + TIMEOUT_PER_BYTE * size
+    _LAYOUT.pack_into(_Mark.memory, 0, time.monotonic() + SLOWNESS * seconds, seconds, cid)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _LAYOUT.pack_into(_Mark.memory, 0, 0.0, 0.0, b"")
 
 
 def main() -> None:
-    """Be such a process."""
+    """Be such a process. Its last arguments are the seconds `idle`, and the memory's descriptor."""
     idle, file = sys.argv[-2:]
-    share(int(file))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    _Mark.memory, _Mark.owner = mmap.mmap(int(file), _SHARED_SIZE), os.getppid()
     with suppress(OSError):  # if the machine runs out of memory, this process goes, not its owner
         Path("/proc/self/oom_score_adj").write_text("1000")
-    models, summaries = Models(), SummaryCache()
 
     def answer(asked: bytes) -> bytes:
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
-            request: _Request = pickle.loads(asked)
-            answered = pickle.dumps((True, request(models, summaries)))
+            answered = pickle.dumps((True, pickle.loads(asked)()))
         except Exception as error:
             answered = _pickled(error)
         signal.setitimer(signal.ITIMER_REAL, float(idle))
@@ -218,7 +195,3 @@ def _pickled(error: Exception) -> bytes:
     except Exception:
         return pickle.dumps((False, RuntimeError(repr(error))))
     return answer
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,7 @@ position, all its events are read back from `raw_events`, and what changed is co
 (`derive.portion`). Tables at the same position, which is nearly always the case, share the reading.
 A long step is divided by the partitions of the tables, which Spark's workers compute in parallel. A
 short step, of up to a few hundred events, is computed without them. Both are computed in processes
-that may be killed (`derive.child_process`), because the content is strangers'.
+that may be killed (`ChildComputer`), because the content is strangers'.
 
 Of a long stream, which would take seconds to read back, a short step reads only the events after
 its *summary*, if the same process has computed the stream before and its next event builds on its
@@ -24,19 +24,27 @@ ahead of the position; the step is repeated and computes the same rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 import pyarrow as pa
 
 from recon_node.streams import no_version
-from spark_sink.derive.child_process import ChildProcess, LocalComputer, compute_partition
+from spark_sink.derive.child_process import ChildProcess, StreamEndedError
 from spark_sink.derive.feed_streams import SetAsideStreams
-from spark_sink.derive.portion import Portion, Step
+from spark_sink.derive.portion import (
+    LocalComputer,
+    Portion,
+    Step,
+    compute_here,
+    portion_of_set_aside,
+)
 from spark_sink.derive.transforms import NEED_MODELS
 from spark_sink.derive.workers import LocalWorkers, Workers
+from spark_sink.errors import SinkError
 from spark_sink.schema import PARTITIONS, TABLES, UNPROCESSED, partition_of
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import Staged, Stager
@@ -56,6 +64,10 @@ _MERGE_BYTES: Final = 256 * 1024 * 1024
 _MAX_VERSIONS: Final = 1_000
 # Documents of changed models that are recomputed per commit.
 _DOCUMENTS_PER_COMMIT: Final = 2_000
+# Seconds without work after which a process of Spark's worker ends.
+_IDLE: Final = 60.0
+# How often a stream may end a process.
+_TRIES: Final = 2
 
 
 class Derivation:
@@ -74,7 +86,7 @@ class Derivation:
         self._tables = tables
         self._workers = workers or LocalWorkers()
         command = self._workers.command
-        self._computer = LocalComputer() if command is None else ChildProcess(command)
+        self._computer = LocalComputer() if command is None else ChildComputer(command)
         self._set_aside = SetAsideStreams.read(tables.derived.get(UNPROCESSED))
         self.doing = "computing tables"
         tables.clear_staging()
@@ -219,6 +231,76 @@ class Derivation:
     def close(self) -> None:
         """End the process that computes short steps. It is started again when it is needed."""
         self._computer.close()
+
+
+class ChildComputer:
+    """Computes portions in a process of its own, which can be killed.
+
+    The stream at which the process ended is set aside, with that reason, and the others are
+    computed again, in two halves, so that many such streams cost little more than one. A process
+    may also end because somebody kills it, or because the machine has no memory left. So what has
+    not used up its time is tried twice. `raw_events` is the only state, so a process can be
+    replaced at any moment; it keeps models and summaries of long streams only to be fast.
+    """
+
+    def __init__(self, command: Sequence[str], idle: float = 0.0) -> None:
+        self._process = ChildProcess(command, idle)
+
+    def compute(self, step: Step, streams: Sequence[bytes]) -> Portion:
+        """Compute the portion of these streams; see `derive.portion.compute`.
+
+        Raises:
+            SinkError: also if processes end whatever they do.
+        """
+        portion = Portion()
+        deaths: Counter[bytes] = Counter()
+        reasons: dict[bytes, str] = {}
+        left = [list(streams)]
+        while left:
+            batch = left.pop()
+            try:
+                portion.add(self._process.ask(partial(compute_here, step, batch)))
+            except StreamEndedError as error:
+                cid = error.cid
+                deaths[cid] += _TRIES if error.timed_out else 1
+                if deaths[cid] >= _TRIES and cid:
+                    reasons[cid] = error.reason
+                    step = replace(step, set_aside=step.set_aside | {cid})
+                elif deaths[cid] > _TRIES:
+                    raise SinkError(f"cannot compute the tables: {error}") from None
+                half = len(batch) // 2
+                left += [batch[half:], batch[:half]] if half else [batch]
+        unreadable: set[bytes] = set()
+        while reasons:
+            request = partial(portion_of_set_aside, step, reasons, frozenset(unreadable))
+            try:
+                portion.add(self._process.ask(request))
+                break
+            except StreamEndedError as error:
+                if error.cid in unreadable or error.cid not in reasons:
+                    raise SinkError(f"cannot compute the tables: {error}") from None
+                unreadable.add(error.cid)
+        return portion
+
+    def close(self) -> None:
+        """End the process; the next request starts another one."""
+        self._process.close()
+
+
+@cache
+def in_worker(command: Sequence[str] | None) -> LocalComputer | ChildComputer:
+    """Return what computes portions for this process, one of Spark's; see `Workers.command`."""
+    return LocalComputer() if command is None else ChildComputer(command, _IDLE)
+
+
+def compute_partition(step: Step, command: Sequence[str] | None, partition: int) -> Portion:
+    """Compute the portion of the streams in a partition.
+
+    Raises:
+        SinkError: as `ChildComputer.compute`.
+    """
+    streams = step.raw.streams_between(step.after, step.upto, [partition])
+    return in_worker(command).compute(step, streams)
 
 
 def _each_once(rows: Staged) -> Staged:

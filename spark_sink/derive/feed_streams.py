@@ -45,7 +45,7 @@ from recon_node.streams import (
     Tip,
     statements_of,
 )
-from spark_sink.derive.watchdog import killed_if_slow
+from spark_sink.derive.child_process import killed_if_slow
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import DERIVATION_COLUMNS, PARTITION_COLUMN, partition_of
 from spark_sink.tables.delta import FeedTable

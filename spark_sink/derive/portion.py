@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import repeat
 from typing import Final
 
@@ -27,6 +28,7 @@ import pyarrow.compute as pc
 from recon_node.ceramic import CeramicError, EventKind, parse_event
 from recon_node.ipld import CID
 from recon_node.streams import Definitions, ForgottenError, definitions_of
+from spark_sink.derive.child_process import killed_if_slow
 from spark_sink.derive.feed_streams import (
     NOT_OF_A_STREAM,
     Columns,
@@ -41,7 +43,6 @@ from spark_sink.derive.feed_streams import (
     unprocessed,
 )
 from spark_sink.derive.transforms import NEED_MODELS, own_columns, rows_of
-from spark_sink.derive.watchdog import killed_if_slow
 from spark_sink.schema import PARTITION_COLUMN, TABLES, UNPROCESSED, TableSpec, partition_of
 from spark_sink.tables.raw_files import RawFiles, batched
 from spark_sink.tables.staging import MAX_STAGED_BYTES, Staged, Stager
@@ -135,6 +136,31 @@ def compute(
         for stream in batch:
             work.add(stream)
     return work.finish(len(streams) - left_out)
+
+
+class LocalComputer:
+    """Computes portions in this process, which keeps models and summaries of long streams."""
+
+    def __init__(self) -> None:
+        self._models, self._summaries = Models(), SummaryCache()
+
+    def compute(self, step: Step, streams: Sequence[bytes]) -> Portion:
+        """Compute the portion of these streams; see `compute`."""
+        return compute(step, streams, self._models, self._summaries)
+
+    def close(self) -> None:
+        """Forget what is kept."""
+        self._models, self._summaries = Models(), SummaryCache()
+
+
+def compute_here(step: Step, streams: Sequence[bytes]) -> Portion:
+    """Compute a portion by what this process keeps, for the one that asks it."""
+    return _own_computer().compute(step, streams)
+
+
+@cache
+def _own_computer() -> LocalComputer:
+    return LocalComputer()
 
 
 def portion_of_set_aside(

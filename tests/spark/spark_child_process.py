@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from recon_node.streams import Stream
-from spark_sink.derive import child_process, feed_streams, portion, watchdog
+from spark_sink.derive import child_process, feed_streams, portion
 
 
 def end(cid: bytes) -> None:
@@ -52,7 +52,7 @@ def read_checked(cars: Sequence[bytes], **options: bool) -> Any:
 
 
 if __name__ == "__main__":
-    vars(watchdog).update(STREAM_TIMEOUT=0.2, TIMEOUT_PER_BYTE=0.0, SLOWNESS=5)
+    vars(child_process).update(STREAM_TIMEOUT=0.2, TIMEOUT_PER_BYTE=0.0, SLOWNESS=5)
     of_stream: Any = Stream.states.fget  # type: ignore[attr-defined]
     parse, read = portion.parse_event, feed_streams.read_checked
     if "read" in sys.argv[1]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_sink.cli import main
 from spark_sink.derive import derivation
-from spark_sink.derive.child_process import compute_partition
+from spark_sink.derive.derivation import compute_partition
 from spark_sink.derive.workers import stage_range
 from spark_sink.run import pipeline
 from spark_sink.tables import retention

@@ -30,7 +30,7 @@ from spark_samples import (
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, model_event, signed_event, time_event
 from recon_node.streams import no_version
-from spark_sink.derive import child_process, derivation, feed_streams
+from spark_sink.derive import derivation, feed_streams
 from spark_sink.derive.feed_streams import SummaryCache
 from spark_sink.derive.portion import Models, Portion, Step, compute
 from spark_sink.run.pipeline import Sink
@@ -315,14 +315,14 @@ def test_a_model_s_author_does_not_have_its_documents_computed_again(
     anchor = time_event(model, model.cid)
     times = {anchor.cid: 5}
     computed: list[list[bytes]] = []
-    real = child_process.LocalComputer.compute
+    real = derivation.LocalComputer.compute
 
-    def compute(here: child_process.LocalComputer, step: Step, streams: list[bytes]) -> Portion:
+    def compute(here: derivation.LocalComputer, step: Step, streams: list[bytes]) -> Portion:
         if not step.after and step.upto > len(documents):  # anew
             computed.append([*streams])
         return real(here, step, streams)
 
-    monkeypatch.setattr(child_process.LocalComputer, "compute", compute)
+    monkeypatch.setattr(derivation.LocalComputer, "compute", compute)
     events: list[Event] = []
     tables = Tables(tmp_path / "tables", "epoch")
     for new, expected in (

@@ -14,8 +14,8 @@ from recon_node.ceramic.builder import data_event, init_event, model_event, time
 from recon_node.ipld import CID
 from recon_node.streams import Stream, budget
 from spark_sink.derive import derivation, feed_streams, portion
-from spark_sink.derive.child_process import COMMAND, in_worker
-from spark_sink.derive.derivation import Derivation
+from spark_sink.derive.child_process import COMMAND
+from spark_sink.derive.derivation import Derivation, in_worker
 from spark_sink.derive.portion import Step
 from spark_sink.derive.workers import LocalWorkers
 from spark_sink.errors import SinkError, TablesError
