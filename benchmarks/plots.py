@@ -141,6 +141,32 @@ def plot_key_store(rows: Sequence[Row], folder: Path) -> None:
         axes[0][0].figure.suptitle(f"{largest:,} keys; logarithmic, shorter is better")
 
 
+_STAGES: Final = ("parse", "verify", "log")
+
+
+def plot_admission(rows: Sequence[Row], folder: Path) -> None:
+    """Draw the rate of each source, with and without the native core; as lines, what single checks
+    of signatures and the log alone would allow."""
+    alone = {row["source"]: row["events_per_s"] for row in rows if row["source"] in _STAGES}
+    apart = (*_STAGES, "api, one by one")
+    chosen = [row for row in rows if row["verifiers"] == 0 and row["source"] not in apart]
+    sources = in_order(row["source"] for row in chosen)
+    with _grid(folder / "admission.png", 1, 1, height=3.4, legend=False) as axes:
+        panel = axes[0][0]
+        for place, (native, label) in enumerate((("off", "Python"), ("auto", "native core"))):
+            own = [row for row in chosen if row["native"] == native]
+            at = [sources.index(row["source"]) + 0.38 * place - 0.19 for row in own]
+            bars = panel.bar(at, [row["events_per_s"] for row in own], 0.36, label=label)
+            panel.bar_label(bars, [show_number(row["events_per_s"]) for row in own], fontsize=8)
+        for stage, style in (("verify", "--"), ("log", ":")):
+            if stage in alone:
+                limit = f"`{stage}` alone, one core: {show_number(alone[stage])}"
+                panel.axhline(alone[stage], color="#333333", linestyle=style, label=limit)
+        panel.set_xticks(range(len(sources)), sources)
+        panel.set_title("Signed events a second into one node, no verifiers")
+        panel.legend(loc="center right", fontsize=8, frameon=True)
+
+
 def plot_spark(rows: Sequence[Row], folder: Path) -> None:
     """Draw a bar for each table: rows per second, and CPU time per row."""
     chosen = [

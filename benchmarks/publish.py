@@ -4,8 +4,8 @@
 
 The page is DIR/benchmarks.md. Its text is written by hand; what stands between a line
 `<!-- NAME -->` and the next `<!-- end -->` is replaced by the table of that name, if the results
-have it: machine, ratios, reconcile, round-trips, key-store, spark, real-nodes, real-wire. Plots go
-to DIR/plots. Rows of other benchmarks are passed over.
+have it: machine, ratios, reconcile, round-trips, key-store, large-sets, admission, nodes, spark,
+real-nodes, real-wire. Plots go to DIR/plots. Rows of other benchmarks are passed over.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Final
 
 from benchmarks.plots import (
     in_order,
+    plot_admission,
     plot_key_store,
     plot_reconcile,
     plot_round_trips,
@@ -37,6 +38,29 @@ _KEY_STORE_COLUMNS: Final = {
     "split16_us": "split into 16, µs",
     "bytes_per_key": "bytes a key",
 }
+_LARGE_SET_COLUMNS: Final = {
+    "load_cpu_s": "to load, s of CPU",
+    "again_cpu_s": "with both sums, s of CPU",
+    "bytes_per_key": "bytes a key",
+    "unpacked_per_key": "each key read",
+    "hash_us": "range hash, µs: first",
+    "hash_again_us": "again",
+    "insert_us": "insert, µs: first",
+    "insert_again_us": "again",
+    "sketch_s": "sketch, s",
+    "lthash_s": "LtHash, s",
+    "session_ms": "a session, ms",
+    "start_s": "start of a node, s",
+    "node_mb": "its memory, MB",
+}
+_NODE_COLUMNS: Final = {
+    "times": "times",
+    "per_s": "a second",
+    "cpu_us": "CPU of the node, µs",
+    "ms": "median, ms",
+    "ms_99": "99th percentile, ms",
+    "cpu_%": "CPU of the node, % of a core",
+}
 
 
 class PublishError(Exception):
@@ -51,12 +75,16 @@ def publish(rows: Sequence[Row], docs: Path) -> None:
     plots = docs / "plots"
     plots.mkdir(exist_ok=True)
     round_trips = [row for row in rows if "rtt_ms" in row]
-    reconcile = [row for row in rows if "rounds" in row and "rtt_ms" not in row]
+    reconcile = [row for row in rows if "placement" in row and "rtt_ms" not in row]
     key_store = [row for row in rows if "bulk_load_us" in row]
     spark = [row for row in rows if "latency_p50_ms" in row]
+    large_sets = [row for row in rows if "load_cpu_s" in row]
+    admission = [row for row in rows if "verifier_cpu_us" in row]
+    nodes = [row for row in rows if "what" in row]
     real_nodes = [row for row in rows if "measure" in row]
     real_wire = [row for row in rows if "messages" in row]
-    published = [*reconcile, *round_trips, *key_store, *spark, *real_nodes, *real_wire]
+    published = [*reconcile, *round_trips, *key_store, *large_sets, *admission, *nodes, *spark]
+    published += [*real_nodes, *real_wire]
     tables = {"machine": "; ".join(in_order(row["machine"] for row in published))}
     if reconcile:
         plot_reconcile(reconcile, plots)
@@ -68,6 +96,13 @@ def publish(rows: Sequence[Row], docs: Path) -> None:
     if key_store:
         plot_key_store(key_store, plots)
         tables["key-store"] = key_store_table(key_store)
+    if large_sets:
+        tables["large-sets"] = columns_table("keys", large_sets, _LARGE_SET_COLUMNS)
+    if admission:
+        plot_admission(admission, plots)
+        tables["admission"] = admission_table(admission)
+    if nodes:
+        tables["nodes"] = columns_table("what", nodes, _NODE_COLUMNS)
     if spark:
         plot_spark(spark, plots)
         tables["spark"] = spark_table(spark)
@@ -137,6 +172,36 @@ def key_store_table(rows: Sequence[Row]) -> str:
     head = ["store", "keys", *_KEY_STORE_COLUMNS.values()]
     lines = [
         [row["system"], f"{row['keys']:,}", *(show_number(row[key]) for key in _KEY_STORE_COLUMNS)]
+        for row in rows
+    ]
+    return _table(head, lines)
+
+
+def columns_table(name: str, rows: Sequence[Row], columns: Mapping[str, str]) -> str:
+    """Return a line for each row, which the column `name` names, with those columns."""
+    lines = [
+        [
+            f"{row[name]:,}" if isinstance(row[name], int) else row[name],
+            *("" if row.get(column) is None else show_number(row[column]) for column in columns),
+        ]
+        for row in rows
+    ]
+    return _table([name, *columns.values()], lines)
+
+
+def admission_table(rows: Sequence[Row]) -> str:
+    """Return a line for each source and way to check: its rate, and what an event costs."""
+    head = ["source", "verifiers", "native core", "events/s", "CPU of the node, µs an event"]
+    head.append("of the verifiers, µs")
+    lines = [
+        [
+            row["source"],
+            str(row["verifiers"]),
+            "" if row["native"] == "off" else "yes",
+            show_number(row["events_per_s"]),
+            show_number(row["node_cpu_us"]),
+            show_number(row["verifier_cpu_us"]) if row["verifier_cpu_us"] else "",
+        ]
         for row in rows
     ]
     return _table(head, lines)

@@ -17,6 +17,9 @@ NAMES = [
     "reconcile",
     "round-trips",
     "key-store",
+    "large-sets",
+    "admission",
+    "nodes",
     "spark",
     "real-nodes",
     "real-wire",
@@ -91,13 +94,16 @@ def test_the_page_gets_its_tables_and_plots(results, tmp_path):
     assert "| 40 recent |" in page
     assert "| 40 at 50 ms |" in page
     assert "| recon_node.KeyStore | 1,000 | 0.5 | 4 | 10 | 9 | 100 | 140 |" in page
+    assert "| 10,000,000 | 2 | 2.5 | 12 | 170 | 40 | 30 | 20 | 9 | 10 | 18 | 43 | 2.7 | 241 |" in page
+    assert "| peer | 0 | yes | 20,000 | 50 |  |" in page
+    assert "| GET | 5,000 | 6,000 | 120 | 0.2 | 0.3 |  |" in page
     assert "| raw_events | 1,000 | 100 | 5,000 |  | 200 |  |  |" in page
     assert "| one event | 1,000 | 100 |  |  |  | 700 | 900 |" in page
     assert "| ceramic-one to recon-node | 1,000 | 10 | 100 | 1,234 | 2 | 3 | 150 |" in page
     assert "| 1 of 1,000 | 23 (2,595 + 3,380) | 23 (2,595 + 3,217) |" in page
     plots = list((tmp_path / "plots").iterdir())
     assert {file.stem for file in plots} == {
-        *("key-store", "round-trips", "spark", "reconcile-bytes", "reconcile-cpu"),
+        *("admission", "key-store", "round-trips", "spark", "reconcile-bytes", "reconcile-cpu"),
         *("reconcile-each-way", "reconcile-rounds"),
     }
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in plots)
