@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,9 +15,23 @@ if TYPE_CHECKING:
     from spark_sink.export.following import Taken, Target
     from spark_sink.tables.location import Location
 
+LEAST_PAUSE: Final = 10
+"""Milliseconds between two looks at the tables."""
+
+
+def _check_pause(context: click.Context, option: click.Parameter, milliseconds: int) -> int:
+    if milliseconds < LEAST_PAUSE:
+        raise click.BadParameter(f"less than {LEAST_PAUSE}ms would keep a core busy")
+    return milliseconds
+
+
 _names = click.argument("names", nargs=-1, metavar="[TABLE]...")
 _every = click.option(
-    "--every", type=MILLISECONDS, default="1s", help="How often to look at the tables."
+    "--every",
+    type=MILLISECONDS,
+    default="1s",
+    callback=_check_pause,
+    help="How often to look at the tables.",
 )
 _once = click.option("--once", is_flag=True, help="Stop when the copies are up to date.")
 

@@ -98,6 +98,15 @@ def test_all_fields_and_as_few_as_there_must_be(wallet: Wallet) -> None:
     assert verify_signature(bare, None) == Validity(ISSUED, None)
 
 
+def test_null_says_that_a_field_is_not_there() -> None:
+    """As for ceramic-one, which takes such capabilities from peers."""
+    decoded = dag_cbor.decode(ETHEREUM.issue(exp=None))
+    decoded["p"] |= dict.fromkeys(["nbf", "exp", "statement", "requestId"])
+    assert accepted(dag_cbor.encode(decoded), ETHEREUM) == Validity(ISSUED, None)
+    decoded["p"]["nonce"] = None
+    invalid("the capability's 'nonce'", dag_cbor.encode(decoded))
+
+
 def test_a_capability_that_has_run_out_is_not_wrong() -> None:
     """No clock is looked at: when it held is what comes back."""
     past = ETHEREUM.issue(iat="2001-01-01T00:00:00Z", exp="2001-01-02T00:00:00Z")

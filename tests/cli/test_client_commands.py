@@ -18,6 +18,7 @@ import pytest
 from cli_run import Events, error_of, json_of, run
 from nacl.signing import SigningKey
 from support import forking
+from support.interrupts import interrupted_at
 from support.waiting import kept_port
 
 from recon_node import __version__
@@ -393,26 +394,12 @@ def test_an_interrupt_while_it_waits_for_input(node: TestnetNode, sample: Events
     assert printed.decode().strip() == "Aborted!"
 
 
-INTERRUPTED = """
-import os, signal, sys
-
-class Interrupted:
-    def find_spec(self, name, path=None, target=None):
-        if name == {!r}:
-            os.kill(os.getpid(), signal.SIGINT)
-
-sys.meta_path.insert(0, Interrupted())
-from recon_node.cli import main
-main()
-"""
-
-
 @pytest.mark.parametrize(
     "module", ["click", "recon_node.base.terminal", "recon_node.cli.peers", "trio"]
 )
 def test_an_interrupt_while_a_command_imports_what_it_needs(module: str) -> None:
     """Each printed where in which import it was."""
-    command = [sys.executable, "-c", INTERRUPTED.format(module), "status"]
+    command = [sys.executable, "-c", interrupted_at(module, "recon_node"), "status"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout, done.stderr, done.returncode) == ("", "Aborted!\n", 130)
 

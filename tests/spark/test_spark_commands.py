@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from spark_helpers import Node, feed_rows, invoked
 from spark_helpers import filled as made
 from support import forking
+from support.interrupts import interrupted_at
 
 from recon_node.ceramic import Event
 from spark_sink.cli import main
@@ -391,25 +392,11 @@ def test_only_raw_events_can_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [settings.names for settings in seen] == [(), ("stream_tips",)]
 
 
-INTERRUPTED = """
-import os, signal, sys
-
-class Interrupted:
-    def find_spec(self, name, path=None, target=None):
-        if name == {!r}:
-            os.kill(os.getpid(), signal.SIGINT)
-
-sys.meta_path.insert(0, Interrupted())
-from spark_sink.cli import main
-main()
-"""
-
-
 @pytest.mark.parametrize("package", ["click", "dataclasses", "duckdb"])
 def test_ctrl_c_is_one_word_also_while_a_command_imports_what_it_needs(
     filled: Path, package: str
 ) -> None:
-    done = ended(INTERRUPTED.format(package), "query", "--tables", filled, "x")
+    done = ended(interrupted_at(package, "spark_sink"), "query", "--tables", filled, "x")
     assert (done.stdout, done.stderr, done.returncode) == ("", "Aborted!\n", 130)
 
 

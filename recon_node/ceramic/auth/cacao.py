@@ -194,7 +194,8 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 
 def _optional_text(fields: dict[str, Any], name: str) -> str | None:
-    return _text(fields, name) if name in fields else None
+    """Return a text that need not be there; null says that it is not."""
+    return None if fields.get(name) is None else _text(fields, name)
 
 
 def _resources(payload: dict[str, Any]) -> tuple[str, ...]:
@@ -213,12 +214,12 @@ def _resources(payload: dict[str, Any]) -> tuple[str, ...]:
 def _validity(payload: dict[str, Any]) -> Validity:
     """The validity: from `iat` or `nbf`, whichever is later, until `exp`."""
     issued = _time(payload, "iat")
-    starts = max(issued, _time(payload, "nbf")) if "nbf" in payload else issued
-    expires = _time(payload, "exp") if "exp" in payload else None
+    starts = issued if payload.get("nbf") is None else max(issued, _time(payload, "nbf"))
+    expires = None if payload.get("exp") is None else _time(payload, "exp")
     if expires is not None and expires < starts:
         raise InvalidSignatureError(
             f"the capability expires ({payload['exp']}) before it becomes valid "
-            f"({payload.get('nbf', payload['iat'])})"
+            f"({payload.get('nbf') or payload['iat']})"
         )
     return Validity(starts, expires)
 
