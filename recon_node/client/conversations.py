@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from recon_node.ceramic import StreamId
@@ -14,7 +15,9 @@ from recon_node.client.operations import (
     Document,
     Steps,
     StreamRef,
+    decoding,
     get,
+    member,
     segment,
     to_object,
     to_stream_id,
@@ -58,7 +61,8 @@ def tangles(session: ClientSession, root: StreamRef) -> Steps[dict[str, int]]:
         NotFoundError: no document names one.
     """
     (named,) = (yield get(f"/ceramic/tangles/{to_stream_id(root)}")).fields("tangles")
-    return {str(tangle["name"]): int(tangle["candidates"]) for tangle in named}
+    with decoding():
+        return {member(each, "name", str): member(each, "candidates", int) for each in named}
 
 
 def tangle(session: ClientSession, root: StreamRef, name: str) -> Steps[Thread]:
@@ -74,16 +78,20 @@ def tangle(session: ClientSession, root: StreamRef, name: str) -> Steps[Thread]:
     of = to_stream_id(root)
     answer = yield get(f"/ceramic/tangles/{segment(name)}/{of}")
     messages, tips, excluded = answer.fields("messages", "tips", "excluded")
-    return Thread(
-        root=of,
-        name=name,
-        messages=tuple(map(_read_message, messages)),
-        tips=tuple(map(StreamId.parse, tips)),
-        excluded={
-            StreamId.parse(excluded_stream["id"]): str(excluded_stream["reason"])
-            for excluded_stream in excluded
-        },
-    )
+    with decoding():
+        thread = Thread(
+            root=of,
+            name=name,
+            messages=tuple(map(_read_message, messages)),
+            tips=tuple(map(StreamId.parse, tips)),
+            excluded={StreamId.parse(each["id"]): member(each, "reason", str) for each in excluded},
+        )
+        known = {thread.messages[0].id}
+        for message in thread.messages[1:]:
+            if not known.issuperset(message.previous):
+                raise ValueError("a message comes before one on which it builds")
+            known.add(message.id)
+        return thread
 
 
 def reply(
@@ -123,12 +131,13 @@ def reply(
     return (yield from create(session, of, filled, key=key))
 
 
-def _read_message(message: Mapping[str, Any]) -> ThreadMessage:
+def _read_message(message: Any) -> ThreadMessage:
+    model = member(message, "model", str, NoneType)
     return ThreadMessage(
         id=StreamId.parse(message["id"]),
-        author=message["author"],
-        model=None if message["model"] is None else StreamId.parse(message["model"]),
-        timestamp=message["timestamp"],
+        author=member(message, "author", str),
+        model=None if model is None else StreamId.parse(model),
+        timestamp=member(message, "timestamp", int, float, NoneType),
         previous=tuple(map(StreamId.parse, message["previous"])),
         content=message["content"],
     )

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from types import NoneType
 from typing import Any, Final
 
-from recon_node.base.connection import NotANodeError
+from recon_node.base.connection import Answer
 from recon_node.ceramic import Event, EventKind, StreamId
-from recon_node.client.operations import ClientSession, Steps, get, read_event
-from recon_node.ipld import CID, IpldError
+from recon_node.client.operations import (
+    ClientSession,
+    Steps,
+    decoding,
+    get,
+    member,
+    read_event,
+)
+from recon_node.ipld import CID
 
 PAGE_SIZE: Final = 1000
 """Events of a page."""
@@ -65,8 +73,9 @@ class FeedPage:
 
 def feed_token(session: ClientSession) -> Steps[str]:
     """Return a resume token for the end of the node's feed: for what comes from now on."""
-    (token,) = (yield get("/ceramic/feed/resumeToken")).fields("resumeToken")
-    return str(token)
+    answer = (yield get("/ceramic/feed/resumeToken")).check()
+    with decoding():
+        return _token(answer)
 
 
 def feed(
@@ -97,18 +106,23 @@ def feed(
         streams="true",
         wait=f"{wait:g}" if wait else None,
     )
-    entries, token = (yield replace(request, wait=wait)).fields("events", "resumeToken")
-    try:
-        return FeedPage(tuple(map(_entry, entries)), str(token))
-    except (LookupError, TypeError, ValueError, AttributeError, IpldError):
-        raise NotANodeError from None
+    answer = (yield replace(request, wait=wait)).check()
+    with decoding():
+        return FeedPage(tuple(map(_entry, answer.json["events"])), _token(answer))
+
+
+def _token(answer: Answer) -> str:
+    return str(member(answer.json, "resumeToken", str, int))
 
 
 def _entry(entry: dict[str, Any]) -> FeedEntry:
     cid = CID.parse(entry["id"])
     event = read_event(entry["data"]) if "data" in entry else None  # else it is forgotten
-    kind, init, delivered_at = entry.get("kind"), entry.get("init"), entry.get("deliveredAt")
-    stream, model, controller = entry.get("stream"), entry.get("model"), entry.get("controller")
+    kind, init, stream, model, controller, fault = (
+        member(entry, name, str, NoneType)
+        for name in ("kind", "init", "stream", "model", "controller", "fault")
+    )
+    delivered_at = member(entry, "deliveredAt", int, NoneType)
     header = None if event is None else event.header
     if event is not None:
         kind, init = event.kind, event.init
@@ -117,11 +131,11 @@ def _entry(entry: dict[str, Any]) -> FeedEntry:
     return FeedEntry(
         cid=cid,
         event=event,
-        position=entry.get("position"),
+        position=member(entry, "position", int, NoneType),
         delivered_at=None
         if delivered_at is None
         else datetime.fromtimestamp(delivered_at / 1000, UTC),
-        fault=entry.get("fault"),
+        fault=fault,
         kind=None if kind is None else EventKind(kind),
         init=CID.parse(init) if isinstance(init, str) else init,
         stream=StreamId.parse(stream) if isinstance(stream, str) else stream,

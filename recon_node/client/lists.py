@@ -7,22 +7,24 @@ that can be read.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import NoneType
 from typing import Any, Final, Generic, TypeVar
 
-from recon_node.base.connection import NotANodeError, Request
-from recon_node.ceramic import StreamId, StreamIdError
+from recon_node.base.connection import Answer, NotANodeError, Request
+from recon_node.ceramic import StreamId
 from recon_node.client.errors import FirstInterestWarning, InvalidArgumentError
 from recon_node.client.operations import (
     CidRef,
     ClientSession,
     Steps,
     StreamRef,
+    decoding,
     get,
+    member,
     segment,
     to_cid,
-    to_cid_or_none,
     to_stream_id,
 )
 from recon_node.ipld import CID
@@ -147,11 +149,12 @@ def documents(
         limit=limit,
     )
     while True:
-        page = {} if after is None else {"after": after}
-        answer = yield replace(request, params={**request.params, **page})
-        entries, total, after = answer.fields("streams", "total", "next")
-        if entries or after is None or not limit:
-            return ListPage(tuple(map(_document, entries)), total, after)
+        since = {} if after is None else {"after": after}
+        answer = yield replace(request, params={**request.params, **since})
+        page = _page(answer, "streams", _document)
+        after = page.next
+        if page.entries or after is None or not limit:
+            return page
 
 
 def _held(value: object) -> str:
@@ -168,8 +171,7 @@ def models(
         NotFoundError: a ceramic-one node, which has no lists.
     """
     answer = yield get("/ceramic/models", after=after, limit=limit)
-    entries, total, following = answer.fields("models", "total", "next")
-    return ListPage(tuple(map(_model, entries)), total, following)
+    return _page(answer, "models", _model)
 
 
 def interests(session: ClientSession) -> Steps[tuple[Interest, ...]]:
@@ -179,10 +181,8 @@ def interests(session: ClientSession) -> Steps[tuple[Interest, ...]]:
         NotANodeError: a ceramic-one node that has interests: it lists them in another form.
     """
     (entries,) = (yield get("/ceramic/experimental/interests")).fields("interests")
-    try:
+    with decoding():
         return tuple(map(_interest, entries))
-    except (KeyError, TypeError, StreamIdError):
-        raise NotANodeError from None
 
 
 def register_interest(
@@ -248,10 +248,20 @@ def anchor(session: ClientSession, event: CidRef) -> Steps[Anchor]:
         NotFoundError: the node does not have it.
     """
     answer = yield get(f"/ceramic/anchors/events/{to_cid(event)}")
-    state, time, time_event, chain_id, tx_hash, explorer = answer.fields(
-        "state", "time", "time_event", "chain_id", "tx_hash", "explorer"
-    )
-    return Anchor(state, time, to_cid_or_none(time_event), chain_id, tx_hash, explorer)
+    answer.check()
+    with decoding():
+        time_event, chain_id, tx_hash, explorer = (
+            member(answer.json, name, str, NoneType)
+            for name in ("time_event", "chain_id", "tx_hash", "explorer")
+        )
+        return Anchor(
+            state=member(answer.json, "state", str),
+            time=member(answer.json, "time", int, NoneType),
+            time_event=None if time_event is None else CID.parse(time_event),
+            chain_id=chain_id,
+            tx_hash=tx_hash,
+            explorer=explorer,
+        )
 
 
 def request_anchor(session: ClientSession, stream: StreamRef) -> Steps[CID]:
@@ -263,7 +273,8 @@ def request_anchor(session: ClientSession, stream: StreamRef) -> Steps[CID]:
     """
     path = f"/api/v0/streams/{segment(to_stream_id(stream))}/anchor"
     (cid,) = (yield Request("POST", path)).fields("cid")
-    return to_cid(cid)
+    with decoding():
+        return CID.parse(cid)
 
 
 def _fields(
@@ -288,33 +299,43 @@ def _fields(
     return fields
 
 
-def _document(entry: dict[str, Any]) -> ListedDocument:
+def _page(answer: Answer, name: str, read: Callable[[Any], T_co]) -> ListPage[T_co]:
+    (entries,) = answer.fields(name)
+    with decoding():
+        return ListPage(
+            entries=tuple(map(read, entries)),
+            total=member(answer.json, "total", int),
+            next=member(answer.json, "next", int, NoneType),
+        )
+
+
+def _document(entry: Any) -> ListedDocument:
     has_model = entry["sort_key"] == "model"
     return ListedDocument(
         id=StreamId.parse(entry["id"]),
-        controller=entry["controller"],
+        controller=member(entry, "controller", str),
         model=StreamId.parse(entry["sort_value"]) if has_model else None,
-        events=entry["events"],
+        events=member(entry, "events", int),
     )
 
 
-def _model(entry: dict[str, Any]) -> ListedModel:
+def _model(entry: Any) -> ListedModel:
     return ListedModel(
         id=StreamId.parse(entry["id"]),
-        controller=entry["controller"],
-        name=entry["name"],
-        documents=entry["streams"],
-        events=entry["events"],
+        controller=member(entry, "controller", str),
+        name=member(entry, "name", str, NoneType),
+        documents=member(entry, "streams", int),
+        events=member(entry, "events", int),
     )
 
 
-def _interest(entry: dict[str, Any]) -> Interest:
-    stream = entry.get("streamId")
+def _interest(entry: Any) -> Interest:
+    stream = member(entry, "streamId", str, NoneType)
     return Interest(
-        sort_key=entry["sep"],
-        sort_value=entry["sepValue"],
-        controller=entry.get("controller"),
+        sort_key=member(entry, "sep", str),
+        sort_value=member(entry, "sepValue", str),
+        controller=member(entry, "controller", str, NoneType),
         stream=None if stream is None else StreamId.parse(stream),
-        controllers=entry.get("controllers"),
-        configured=entry["configured"],
+        controllers=member(entry, "controllers", str, NoneType),
+        configured=member(entry, "configured", bool),
     )

@@ -19,6 +19,7 @@ import math
 import time
 import warnings
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from http import HTTPStatus
@@ -26,7 +27,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from recon_node.base.connection import Answer, NodeError, NotANodeError, Request
-from recon_node.ceramic import Event, InvalidEventError, StreamId, parse_event
+from recon_node.ceramic import CeramicError, Event, InvalidEventError, StreamId, parse_event
 from recon_node.ceramic.auth.cacao import CLOCK_SKEW
 from recon_node.client.errors import (
     CapabilityExpiredError,
@@ -230,10 +231,43 @@ def segment(text: object) -> str:
     return quote(str(text), safe="")
 
 
+@contextmanager
+def decoding() -> Generator[None]:
+    """Raise `NotANodeError` where an answer has something else than a node answers.
+
+    For what takes an answer apart, and nothing else: a mistake of ours must not look like one of
+    the node's.
+    """
+    try:
+        yield
+    except _MISREAD:
+        raise NotANodeError from None
+
+
+_MISREAD: Final = (
+    *(CeramicError, IpldError),  # ids
+    *(LookupError, TypeError, AttributeError),  # objects and arrays
+    *(ValueError, ArithmeticError, OSError),  # names of kinds; times beyond those of the calendar
+)
+
+
+def member(entry: Any, name: str, *kinds: type) -> Any:
+    """Return a member of an object in an answer, which is null where it is missing.
+
+    Raises:
+        TypeError: it is of none of these types, or not the member of an object; for `decoding`.
+    """
+    value = entry.get(name)
+    if type(value) not in kinds:  # true is not 1
+        raise TypeError(f"{name} is {_shown(value)}")
+    return value
+
+
 def version(session: ClientSession) -> Steps[str]:
     """Return the version of the node."""
-    (version,) = (yield get("/ceramic/version")).fields("version")
-    return str(version)
+    answer = (yield get("/ceramic/version")).check()
+    with decoding():
+        return str(member(answer.json, "version", str))
 
 
 def event(session: ClientSession, cid: CidRef) -> Steps[Event]:
@@ -274,11 +308,11 @@ def fetch_matching(
     while not is_complete:
         stream_id = None if stream is None else str(stream)
         answer = yield get(path, controller=controller, streamId=stream_id, offset=offset)
-        entries, offset, is_complete = answer.fields("events", "resumeOffset", "isComplete")
-        try:
+        (entries,) = answer.fields("events")
+        with decoding():
+            offset = member(answer.json, "resumeOffset", int)
+            is_complete = member(answer.json, "isComplete", bool)
             events += [read_event(entry["data"]) for entry in entries]
-        except (LookupError, TypeError):
-            raise NotANodeError from None
     return events
 
 

@@ -17,7 +17,7 @@ Definitions of models are kept: that of a version never changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 
 from recon_node.base.connection import NodeError, NotFoundError
 from recon_node.ceramic import (
@@ -38,8 +38,10 @@ from recon_node.client.operations import (
     Document,
     Steps,
     StreamRef,
+    decoding,
     fetch_matching,
     get,
+    member,
     to_cid_or_none,
     to_stream_id,
 )
@@ -224,7 +226,7 @@ def _fetch_times(stream: StreamId) -> Steps[tuple[dict[CID, int], set[CID] | Non
     if answer.status == 404:
         return {}, None
     (entries,) = answer.fields("events")
-    times = {
-        CID.parse(entry["cid"]): entry["time"] for entry in entries if entry["time"] is not None
-    }
-    return times, {CID.parse(entry["cid"]) for entry in entries if entry["state"] == "delivered"}
+    with decoding():
+        times = {CID.parse(entry["cid"]): member(entry, "time", int, NoneType) for entry in entries}
+        delivered = {CID.parse(each["cid"]) for each in entries if each["state"] == "delivered"}
+    return {cid: time for cid, time in times.items() if time is not None}, delivered

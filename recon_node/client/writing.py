@@ -64,6 +64,7 @@ from recon_node.streams import (
     MergeProposal,
     Stream,
     StreamShapeError,
+    account_relation,
     json_diff,
     unique_of,
     why_unusable,
@@ -196,7 +197,7 @@ def create(
     versions = () if change.model_version is None else (change.model_version,)
     definitions = yield from load_model(session, of, versions)
     definition = definitions[of.cid]
-    relation = (definition.get("accountRelation") or {}).get("type")
+    relation, _ = account_relation(definition)
     if relation in ("single", "set"):
         if unique is not None or context is not None:
             raise InvalidArgumentError(
@@ -224,10 +225,10 @@ def _deterministic_init(
     key: Key, model: StreamId, definition: Mapping[str, Any], content: Mapping[str, Any]
 ) -> Event:
     """Return the init event of the one document of a controller, for some fields of a `set`."""
-    relation = definition["accountRelation"]
-    if relation["type"] == "single":
+    relation, fields = account_relation(definition)
+    if relation == "single":
         return deterministic_init_event(key.did, model)
-    missing = [name for name in relation.get("fields", ()) if name not in content]
+    missing = [name for name in fields if name not in content]
     if missing:
         raise InvalidContentError(
             [

@@ -17,6 +17,7 @@ from recon_node.streams.json_values import json_diff, json_equal
 from recon_node.streams.merging import Conflict, Expired, MergeProposal
 from recon_node.streams.model_rules import (
     Definitions,
+    account_relation,
     definitions_of,
     event_metadata,
     named_versions,
@@ -53,6 +54,7 @@ __all__ = [
     "StreamSummary",
     "Tip",
     "accepted_tip",
+    "account_relation",
     "causal_order",
     "data_json",
     "definitions_of",

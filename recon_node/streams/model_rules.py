@@ -129,7 +129,7 @@ def _check_definition(definition: Mapping[str, Any]) -> Errors:
         return ["the model has no schema"]
     if schema.get("type") == "object" and schema.get("additionalProperties") is not False:
         return ["the model's schema does not set 'additionalProperties' to false"]
-    kind, fields = _account_relation(definition)
+    kind, fields = account_relation(definition)
     if kind is None or (version == "1.0" and kind not in ("list", "single")):
         return ["the type of the model's account relation is not " + " or ".join(_RELATIONS)]
     if kind == "set" and (error := _fields_error(fields)) is not None:
@@ -199,7 +199,7 @@ class _DocumentRules:
             self._schema = compiled(definition.get("schema"))
         except SchemaError as error:
             self._schema_error = f"the schema of the document's model cannot be used: {error}"
-        self._kind, fields = _account_relation(definition)
+        self._kind, fields = account_relation(definition)
         self._named = fields if self._kind == "set" else ()
         self._unique = header.unique
         self._unique_error = _unique_error(self._kind, self._named, header.unique)
@@ -264,7 +264,7 @@ class _DocumentRules:
 
 def unique_of(definition: Mapping[str, Any], content: Mapping[str, Any]) -> bytes:
     """Return `unique` of a document of a `set` model: made of some of its content's fields."""
-    return _unique(_account_relation(definition)[1], content)
+    return _unique(account_relation(definition)[1], content)
 
 
 def _unique(fields: tuple[str, ...], content: Mapping[str, Any]) -> bytes:
@@ -302,7 +302,8 @@ def _document_relations(definition: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _account_relation(definition: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+def account_relation(definition: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+    """Return how many documents of a model an account can have, and the fields of a `set`."""
     relation = definition.get("accountRelation")
     if not isinstance(relation, dict) or relation.get("type") not in _RELATIONS:
         return None, ()
