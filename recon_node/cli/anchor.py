@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import click
 import trio
@@ -13,7 +13,7 @@ import trio
 from recon_node.base.connection import Connection
 from recon_node.base.exception_groups import unwrapped
 from recon_node.base.terminal import echo, json_option, print_json, print_result
-from recon_node.cli.client import node_options
+from recon_node.cli.client import Seconds, Wei, node_options, understood
 from recon_node.cli.output import (
     CommandError,
     counted,
@@ -46,18 +46,52 @@ def anchor() -> None:
     """
 
 
+class _Tree(TypedDict):
+    root: str
+    leaves: int
+    tx_hash: str | None
+    block_time: Seconds | None
+    cost_wei: Wei | None
+    explorer: str | None
+
+
+class _Counts(TypedDict):
+    waiting: int
+    in_tree: int
+    anchored: int
+
+
+class _Anchoring(TypedDict):
+    """How anchoring stands at a node that does."""
+
+    chain_id: str
+    contract: str | None
+    account: str | None
+    balance_wei: Wei | None
+    spent_wei: Wei
+    coin: str
+    trees: int
+    requests: _Counts
+    under_way: _Tree | None
+    waits_for: str
+    alarm: str
+    due_at: Seconds | None
+    latest: list[_Tree]
+
+
 @anchor.command("status")
 @node_options
 @json_option
 def status(node: Connection, as_json: bool) -> None:
     """Show how anchoring stands: the account, what waits, and the latest trees."""
-    anchors = node.request("GET", "/ceramic/anchors")
+    answer = node.request("GET", "/ceramic/anchors")
     if as_json:
-        print_json(anchors)
+        print_json(answer)
         return
-    if anchors["authority"] == "off":
+    if answer["authority"] == "off":
         echo("This node does not anchor (setting `anchor`).")
         return
+    anchors = understood(node, answer, _Anchoring)
     echo(f"Anchoring on {anchors['chain_id']}")
     coin = anchors["coin"]
     if anchors["account"] is not None:
@@ -96,6 +130,13 @@ def now(node: Connection) -> None:
     echo("A tree will be built of what waits: see `recon-node anchor status`.")
 
 
+class _Requested(TypedDict):
+    cid: str
+    state: str
+    made_at: Seconds
+    time_event: str | None
+
+
 @anchor.command("requests")
 @click.option("--state", type=click.Choice(_STATES), help="Only those in a state.")
 @number_option("--limit", 20, "N", "List the latest N.", least=1, most=1000)
@@ -109,11 +150,27 @@ def requests(state: str | None, limit: int, node: Connection, as_json: bool) -> 
         print_json(listed)
         return
     table = make_table("event", "state", "requested", "time event")
-    for request in listed:
+    for request in understood(node, listed, list[_Requested]):
         table.add_row(
             request["cid"], request["state"], _date(request["made_at"]), request["time_event"] or ""
         )
     make_console().print(table)
+
+
+class _EventAnchor(TypedDict):
+    state: Literal["none", "waiting", "in_tree", "made", "anchored"]
+    time: Seconds | None
+    time_event: str | None
+    anchored_event: str | None
+    chain_id: str | None
+    tx_hash: str | None
+    root: str | None
+    explorer: str | None
+    cost_wei: Wei | None
+
+
+def _anchor_of(node: Connection, cid: str) -> _EventAnchor:
+    return understood(node, node.request("GET", f"/ceramic/anchors/events/{cid}"), _EventAnchor)
 
 
 @anchor.command("verify")
@@ -125,7 +182,7 @@ def verify(cid: str, node: Connection, as_json: bool) -> None:
 
     The node has checked the proof at its own endpoint of the chain. Exit code 1 if there is none.
     """
-    answer = node.request("GET", f"/ceramic/anchors/events/{cid}")
+    answer = _anchor_of(node, cid)
     if as_json:
         print_json(answer)
     elif answer["time"] is not None:
@@ -137,8 +194,8 @@ def verify(cid: str, node: Connection, as_json: bool) -> None:
         echo(f"transaction {answer['chain_id']} {answer['tx_hash']}")
         if answer["explorer"]:
             echo(f"            {answer['explorer']}")
-        if answer["cost_wei"] not in (None, "0"):
-            echo(f"cost        {int(answer['cost_wei']):,} wei")
+        if cost := int(answer["cost_wei"] or 0):
+            echo(f"cost        {cost:,} wei")
     if answer["time"] is None:
         raise CommandError(f"{cid} is not anchored: {_EXPLAINED[answer['state']]}")
 
@@ -148,6 +205,7 @@ _EXPLAINED: Final = {
     "waiting": "it waits for the next tree",
     "in_tree": "its tree is under way",
     "made": "its time event is made, but the transaction is still to be looked up",
+    "anchored": "the node does not say when it was",
 }
 
 
@@ -199,10 +257,10 @@ def anchor_stream(stream_id: str, wait: bool, node: Connection, as_json: bool) -
     """Have the tip of the stream STREAM_ID anchored, if it is not yet."""
     bare = stream_id.removeprefix("ceramic://")
     cid = node.request("POST", f"/api/v0/streams/{bare}/anchor")["cid"]
-    answer = node.request("GET", f"/ceramic/anchors/events/{cid}")
+    answer = _anchor_of(node, cid)
     while wait and answer["time"] is None:
         time.sleep(POLL_INTERVAL)
-        answer = node.request("GET", f"/ceramic/anchors/events/{cid}")
+        answer = _anchor_of(node, cid)
     when = f"anchored {_date(answer['time'])}" if answer["time"] else _EXPLAINED[answer["state"]]
     print_result(answer, f"{cid}: {when}", as_json=as_json)
 

@@ -1,13 +1,19 @@
-"""The node that a command talks to, and its errors as those of the command."""
+"""The node that a command talks to, its answers, and its errors as those of the command.
+
+A command looks into an answer only as `understood`: as a TypedDict of the fields that it reads. So
+what another server or version answers is found where it is read, and a mistake of a command is not
+taken for one.
+"""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, NotRequired, TypeAlias, TypedDict, TypeVar, cast
+
+import msgspec
+from msgspec import Meta
 
 from recon_node import __version__
 from recon_node.base import terminal
@@ -18,11 +24,14 @@ from recon_node.base.connection import (
     UnauthorizedError,
     UnreachableError,
 )
-from recon_node.base.exception_groups import unwrap
+from recon_node.base.exception_groups import unwrapped
 from recon_node.cli.output import CommandError
 
-_MISREAD: Final = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
-"""What a command runs into where an answer is not what nodes of this version answer."""
+T = TypeVar("T")
+
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=253_402_300_799)]
+"""A Unix time, until the end of the year 9999."""
+Wei: TypeAlias = Annotated[str, Meta(pattern="^[0-9]{1,80}$")]
 NEEDS_TOKEN: Final = "the node requires a token, or a different one: give it with --token-file"
 
 
@@ -40,23 +49,33 @@ def node_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def command_errors(url: str) -> Iterator[None]:
-    """Raise the errors of a connection to the node at a URL as those of a command.
+    """Raise the errors of a connection to the node at a URL as those of a command."""
+    try:
+        with unwrapped(ClientError):
+            yield
+    except ClientError as error:
+        raise command_error(url, error) from None
 
-    So is an answer of another shape than a node's: answers are not checked field by field.
+
+def understood(node: Connection, answer: Any, shape: type[T]) -> T:
+    """Return an answer, or a part of one, as what a command takes it for.
+
+    Args:
+        node: that answered.
+        answer: JSON; it may have more fields than `shape`.
+        shape: a TypedDict, or a list of them, as msgspec understands it.
+
+    Raises:
+        CommandError: it is something else.
     """
     try:
-        yield
-    except (ClientError, *_MISREAD, ExceptionGroup) as caught:
-        error = unwrap(caught, ClientError, *_MISREAD)
-        if isinstance(error, ClientError):
-            raise command_error(url, error) from None
-        if not isinstance(error, _MISREAD):
-            raise
-        place = traceback.extract_tb(error.__traceback__)[-1]
+        msgspec.convert(answer, shape)
+    except msgspec.ValidationError as error:
         raise CommandError(
-            f"cannot make sense of what {url} answered: is it a node of version {__version__}? "
-            f"({type(error).__name__}: {error}, {Path(place.filename).name}, line {place.lineno})"
-        ) from error
+            f"cannot make sense of what {node.url} answered: is it a node of version "
+            f"{__version__}? ({error})"
+        ) from None
+    return cast(T, answer)
 
 
 def command_error(url: str, error: ClientError) -> CommandError:
@@ -73,3 +92,25 @@ def command_error(url: str, error: ClientError) -> CommandError:
             return CommandError(f"the server at {url} is not a node: check --url")
         case _:
             return CommandError(str(error))
+
+
+class ListedInterest(TypedDict):
+    """An interest of a node, as it lists it."""
+
+    sep: str
+    sepValue: str
+    controller: NotRequired[str]
+    controllers: NotRequired[str]
+    streamId: NotRequired[str]
+    configured: NotRequired[bool]
+
+
+def interest_text(interest: ListedInterest) -> str:
+    """Return an interest as `recon-node interests add` takes it."""
+    fields = (
+        (interest["sep"], interest["sepValue"]),
+        ("controller", interest.get("controller")),
+        ("controllers", interest.get("controllers")),
+        ("stream", interest.get("streamId")),
+    )
+    return " ".join(f"{name}={value}" for name, value in fields if value is not None)

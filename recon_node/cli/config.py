@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import click
 from click.core import ParameterSource
 
 from recon_node.base.connection import Connection
 from recon_node.base.terminal import echo, json_option, print_json, print_result
-from recon_node.cli.client import node_options
+from recon_node.cli.client import node_options, understood
 from recon_node.cli.output import CommandError, counted, one_line
 from recon_node.cli.settings_flags import (
     BadSettingsError,
@@ -126,6 +126,13 @@ def _toml_line(name: str, value: Any, source: str) -> str:
     return f"{name} = {toml_value(value)}  # {source}"
 
 
+class _Identity(TypedDict):
+    """Who a running node is, of GET /ceramic/recon."""
+
+    peer_id: str
+    addresses: list[str]
+
+
 @click.command("id", cls=SettingsCommand)
 @click.option("--create", is_flag=True, help="Create the identity if the directory has none.")
 @node_options
@@ -154,7 +161,7 @@ def identity(
     """
     is_remote = context.get_parameter_source("url") is not ParameterSource.DEFAULT
     if is_remote and data_dir is None and not create:
-        answer = node.request("GET", "/ceramic/recon")
+        answer = understood(node, node.request("GET", "/ceramic/recon"), _Identity)
         facts = {"peer_id": answer["peer_id"], "addresses": answer["addresses"]}
     else:
         if context.get_parameter_source("url") is ParameterSource.COMMANDLINE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import click
 
@@ -19,11 +19,12 @@ from recon_node.base.terminal import (
     print_result,
 )
 from recon_node.cli import dag_transfer
+from recon_node.cli.client import node_options, understood
 from recon_node.cli.dag_publish import grant, publish, resolve, show_key
 from recon_node.cli.dag_support import (
     DagCommand,
+    Head,
     bytes_bar,
-    dag_node_options,
     key_option,
     open_key,
     state_of,
@@ -76,7 +77,7 @@ def dag() -> None:
     most=MAX_SHARD_SIZE,
 )
 @key_option
-@dag_node_options
+@node_options
 @json_option
 def push(
     source: Path,
@@ -153,7 +154,7 @@ def push(
 @number_option(
     "--timeout", 300.0, "SECONDS", "How long to wait for what the node does not have yet.", least=0
 )
-@dag_node_options
+@node_options
 @json_option
 def pull(
     name: str,
@@ -213,7 +214,7 @@ def pull(
 
 @dag.command("status")
 @click.argument("cid")
-@dag_node_options
+@node_options
 @json_option
 def status(cid: str, node: Connection, as_json: bool) -> None:
     """Show how much of the DAG CID a node has, and what is missing.
@@ -240,9 +241,14 @@ def status(cid: str, node: Connection, as_json: bool) -> None:
         raise SystemExit(1)
 
 
+class _Replicas(TypedDict):
+    root: str
+    replicas: list[Head]
+
+
 @dag.command("show")
 @click.argument("cid")
-@dag_node_options
+@node_options
 @drawing_options
 def show(cid: str, node: Connection, drawing: Drawing) -> None:
     """Draw the log of the DAG CID: which replica appended or joined what.
@@ -256,7 +262,7 @@ def show(cid: str, node: Connection, drawing: Drawing) -> None:
     """
     if not cid.isalnum():
         raise CommandError(f"{cid!r} is not a CID")
-    answer = node.request("GET", f"/ceramic/dag/{cid}/replicas")
+    answer = understood(node, node.request("GET", f"/ceramic/dag/{cid}/replicas"), _Replicas)
     try:
         blocks = [multibase.decode(replica["data"]) for replica in answer["replicas"]]
         decoded = list(map(decode_replica, blocks))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import click
 from nacl.signing import SigningKey
@@ -16,9 +16,10 @@ from recon_node.base.files import read_bounded
 from recon_node.base.setting_types import parse_seconds
 from recon_node.base.terminal import echo, json_option, print_json, print_result
 from recon_node.ceramic.auth.did import ed25519_did, public_key
+from recon_node.cli.client import node_options, understood
 from recon_node.cli.dag_support import (
     DagCommand,
-    dag_node_options,
+    Published,
     key_option,
     open_key,
     post_replica,
@@ -79,7 +80,7 @@ def expires_option(default: str) -> Callable[[Command], Command]:
 )
 @expires_option("forever, or as long as its proofs are valid")
 @key_option
-@dag_node_options
+@node_options
 @json_option
 def publish(
     root: str,
@@ -148,9 +149,16 @@ def _publish(
     return replica.cid, None if end == FOREVER else end
 
 
+class _Containment(TypedDict):
+    contains: bool | None
+    waiting_for: list[str]
+    shard: str | None
+
+
 def _shard_in(node: Connection, root: CID, origin: CID) -> CID | None:
     """Return the shard of the replica that has the root; None if the root is inside its own CID."""
-    containment = node.request("GET", f"/ceramic/dag/{root}/contained/{origin}")
+    answer = node.request("GET", f"/ceramic/dag/{root}/contained/{origin}")
+    containment = understood(node, answer, _Containment)
     if containment["contains"]:
         return None if containment["shard"] is None else CID.parse(containment["shard"])
     if containment["contains"] is None:
@@ -174,7 +182,7 @@ def _check_accepted(node: Connection, identifier: Identifier, replica: CID) -> N
 @click.command("resolve", cls=DagCommand)
 @click.argument("did")
 @click.option("-v", "--verbose", is_flag=True, help="Show the publishes in order, too.")
-@dag_node_options
+@node_options
 @json_option
 def resolve(did: str, verbose: bool, node: Connection, as_json: bool) -> None:
     """Print the root CID that the identifier DID resolves to, as far as the node knows.
@@ -230,7 +238,7 @@ def show_key(key_file: Path | None, as_json: bool) -> None:
     print_result({"did": did}, did, as_json=as_json)
 
 
-def _described(publication: dict[str, Any], verbose: bool) -> Iterator[str]:
+def _described(publication: Published, verbose: bool) -> Iterator[str]:
     if publication["link"] is not None:
         yield publication["link"]
     elif publication["pending"] is not None:

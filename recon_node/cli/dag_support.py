@@ -7,11 +7,9 @@ line of hexadecimal text.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import wraps
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypedDict
 
 import click
 from nacl.signing import SigningKey
@@ -29,7 +27,7 @@ from recon_node.base.files import draft_of, move_into_place, read_secret
 from recon_node.base.setting_types import at_home, default_data_dir
 from recon_node.base.terminal import echo
 from recon_node.ceramic import CeramicError
-from recon_node.cli.client import node_options
+from recon_node.cli.client import understood
 from recon_node.cli.output import FILE, CommandError, one_line, progress_bar
 from recon_node.dag.dag_events import SORT_KEY, Identifier, Subject, replica_event, sort_value
 from recon_node.dag.dag_index import KEY_FILE
@@ -56,26 +54,8 @@ class DagCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        with _explained():
+        with one_line(*_REFUSALS), unwrapped(CommandError, *_REFUSALS):
             return super().invoke(ctx)
-
-
-def dag_node_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Do as `node_options`, but a refusal is what it says, and not a strange answer of the node."""
-
-    @node_options
-    @wraps(command)
-    def explained(*args: Any, **options: Any) -> None:
-        with _explained():
-            command(*args, **options)
-
-    return explained
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    with one_line(*_REFUSALS), unwrapped(CommandError, *_REFUSALS):
-        yield
 
 
 def bytes_bar(what: str) -> AbstractContextManager[Progress]:
@@ -84,14 +64,70 @@ def bytes_bar(what: str) -> AbstractContextManager[Progress]:
     return progress_bar(TextColumn(what), *after)
 
 
-def state_of(node: Connection, root: CID) -> dict[str, Any]:
+class Missing(TypedDict):
+    """What a node lacks of a DAG: how many, and the first of them."""
+
+    count: int
+    first: list[str]
+
+
+class Head(TypedDict):
+    """A replica, and its block as multibase text."""
+
+    cid: str
+    data: str
+
+
+class DagState(TypedDict):
+    """What a node has of a DAG."""
+
+    complete: bool
+    blocks: int
+    bytes: int
+    missing_blocks: Missing
+    shards: list[str]
+    unclaimed: list[str]
+    missing_shards: Missing
+    heads: list[str]
+    head: Head | None
+
+
+def state_of(node: Connection, root: CID) -> DagState:
     """Ask the node for the state of a DAG."""
-    return cast(dict[str, Any], node.request("GET", f"/ceramic/dag/{root}"))
+    return understood(node, node.request("GET", f"/ceramic/dag/{root}"), DagState)
 
 
-def publication_of(node: Connection, identifier: Identifier) -> dict[str, Any]:
+class Pending(TypedDict):
+    """A publish that the node cannot check yet."""
+
+    link: str
+    origin: str
+
+
+class RefusedPublish(TypedDict):
+    """A publish that does not count, and why."""
+
+    cid: str
+    reason: str
+
+
+class Published(TypedDict):
+    """What is published under an identifier, as far as a node knows."""
+
+    id: str
+    link: str | None
+    origin: str | None
+    pending: Pending | None
+    order: list[str]
+    waiting_for: list[str]
+    refused: list[RefusedPublish]
+    ignored: int
+
+
+def publication_of(node: Connection, identifier: Identifier) -> Published:
     """Ask the node what is published under an identifier."""
-    return cast(dict[str, Any], node.request("GET", f"/ceramic/dag/publish/{identifier}"))
+    answer = node.request("GET", f"/ceramic/dag/publish/{identifier}")
+    return understood(node, answer, Published)
 
 
 def want(node: Connection, subject: Subject) -> None:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -30,7 +29,14 @@ from recon_node.base.exception_groups import unwrapped
 from recon_node.base.files import move_into_place, room_at
 from recon_node.base.terminal import human_size
 from recon_node.ceramic import Event
-from recon_node.cli.dag_support import post_replica, publication_of, state_of, want
+from recon_node.cli.dag_support import (
+    DagState,
+    Published,
+    post_replica,
+    publication_of,
+    state_of,
+    want,
+)
 from recon_node.cli.output import CommandError, counted, output_draft
 from recon_node.cli.sending import send_event
 from recon_node.dag.car_source import CarFile
@@ -55,11 +61,12 @@ def wait_for_link(node: Connection, identifier: Identifier, timeout: float) -> C
     If the node needs more of a published DAG to check the publish, this makes the node want it. If
     that does not arrive in time, the publish before it counts.
     """
-    last: dict[str, Any] = {}
+    last: Published
     wanted: set[str] = set()
 
     def look() -> CID | None:
-        last.update(publication_of(node, identifier))
+        nonlocal last
+        last = publication_of(node, identifier)
         pending = last["pending"]
         if pending is None:
             return None if last["link"] is None else CID.parse(last["link"])
@@ -85,13 +92,14 @@ def wait_for_link(node: Connection, identifier: Identifier, timeout: float) -> C
 
 
 def wait_for_dag(
-    node: Connection, root: CID, timeout: float, on_state: Callable[[dict[str, Any]], None]
+    node: Connection, root: CID, timeout: float, on_state: Callable[[DagState], None]
 ) -> None:
     """Wait until all blocks of a DAG are at the node; `on_state` is called with each state."""
-    state: dict[str, Any] = {}
+    state: DagState
 
     def look() -> bool | None:
-        state.update(state_of(node, root))
+        nonlocal state
+        state = state_of(node, root)
         on_state(state)
         return state["complete"] or None
 
@@ -99,7 +107,7 @@ def wait_for_dag(
         raise CommandError(f"after {timeout:g} s the DAG is not complete: {missing(state)}")
 
 
-def missing(state: dict[str, Any]) -> str:
+def missing(state: DagState) -> str:
     """Describe what a node lacks of a DAG."""
     blocks, shards = state["missing_blocks"], state["missing_shards"]
     first = ", ".join(blocks["first"][:3])
@@ -172,7 +180,8 @@ def download_files(
 def _fetch(
     node: Connection, root: CID, draft: Path, room: _Room, on_bytes: Callable[[int], None]
 ) -> None:
-    size, blocks = itemgetter("bytes", "blocks")(state_of(node, root))
+    state = state_of(node, root)
+    size, blocks = state["bytes"], state["blocks"]
     room.check(size, counted(blocks, "block"))
     most = min(size + blocks * _BESIDE_A_BLOCK, 2 * room.max_size) + _HEADER
     checked = 0

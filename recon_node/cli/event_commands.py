@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final, TypedDict
 
 import click
 import trio
+from msgspec import Meta
 from rich.progress import TextColumn
 
 from recon_node.base.connection import AsyncConnection, ClientError, Connection
@@ -27,14 +28,21 @@ from recon_node.base.terminal import (
     print_result,
     shown_json,
 )
-from recon_node.ceramic import StreamId, StreamIdError, parse_event, signer
-from recon_node.cli.client import command_errors, node_options
+from recon_node.ceramic import (
+    InvalidEventError,
+    StreamId,
+    StreamIdError,
+    parse_event,
+    signer,
+)
+from recon_node.cli.client import command_errors, node_options, understood
 from recon_node.cli.event_files import Item, read_items
 from recon_node.cli.output import (
     FILE_OR_DASH,
     CommandError,
     intake_text,
     number_option,
+    one_line,
     print_first,
     progress_bar,
     write_file,
@@ -114,6 +122,18 @@ def _print_outcome(
     print_result(facts, intake_text(counts, seconds), as_json=as_json)
 
 
+class _Event(TypedDict):
+    data: str
+
+
+class _FoundEvent(TypedDict):
+    cid: str
+
+
+class _Found(TypedDict):
+    events: list[_FoundEvent]
+
+
 @events.command("get")
 @click.argument("cid")
 @node_options
@@ -139,15 +159,18 @@ def get(cid: str, node: Connection, car_file: Path | None, show: bool, as_json: 
     keep_stdout_for_json(as_json or show, car_file)
     _refuse_stream_id(cid)
     answer = node.request("GET", f"/ceramic/events/{_whole_cid(node, cid)}")
-    car = multibase.decode(answer["data"])
+    data = understood(node, answer, _Event)["data"]
+    with one_line(IpldError, InvalidEventError):
+        car = multibase.decode(data)
+        described = _described(car) if show else None
     if car_file is not None:
         write_file(car_file, car)
     if show:
-        echo(shown_json(json.dumps(_described(car), indent=2, ensure_ascii=False)), lines=True)
+        echo(shown_json(json.dumps(described, indent=2, ensure_ascii=False)), lines=True)
     elif as_json:
         print_json(answer)
     elif car_file is None:
-        echo(answer["data"])
+        echo(data)
 
 
 def _whole_cid(node: Connection, text: str) -> str:
@@ -155,10 +178,10 @@ def _whole_cid(node: Connection, text: str) -> str:
     try:
         CID.parse(text)
     except IpldError:
-        matches = node.request("GET", "/ceramic/search", params={"q": text, "limit": _CANDIDATES})
+        answer = node.request("GET", "/ceramic/search", params={"q": text, "limit": _CANDIDATES})
     else:
         return text
-    cids = [event["cid"] for event in matches["events"]]
+    cids = [event["cid"] for event in understood(node, answer, _Found)["events"]]
     if len(cids) > 1:
         more = ", ..." if len(cids) == _CANDIDATES else ""
         raise CommandError(f"more than one event begins with {text}: {', '.join(cids)}{more}")
@@ -283,27 +306,45 @@ def tail(lines: int, after: int | None, follow: bool, as_json: bool, node: Conne
       recon-node feed tail --from 0 --json | jq -r .data | recon-node events add - --url ...
     """
     if after is None:
-        after = max(0, node.request("GET", "/ceramic/feed/head")["head"] - lines)
+        head = understood(node, node.request("GET", "/ceramic/feed/head"), _Head)["head"]
+        after = max(0, head - lines)
     for event in _events(node, after, follow=follow, with_cars=as_json):
         echo(json.dumps(event) if as_json else _line(event))
 
 
-def _events(
-    node: Connection, after: int, *, follow: bool, with_cars: bool
-) -> Iterator[dict[str, Any]]:
+class _Head(TypedDict):
+    head: int
+
+
+class _FeedEvent(TypedDict):
+    id: str
+    position: int
+    kind: str
+    init: str
+    deliveredAt: Annotated[int, Meta(ge=0, le=253_402_300_799_000)] | None
+    fault: str | None
+
+
+class _FeedPage(TypedDict):
+    events: list[_FeedEvent]
+    resumeToken: Annotated[str, Meta(pattern="^[0-9]{1,20}$")]
+
+
+def _events(node: Connection, after: int, *, follow: bool, with_cars: bool) -> Iterator[_FeedEvent]:
     """Yield the feed's events with their details; without end if they are followed."""
     query = {"limit": _PAGE, "details": "true", "wait": _WAIT if follow else 0}
     query["includeData"] = "full" if with_cars else "none"
     while True:
         query["resumeAt"] = str(after)
-        page = node.request("GET", "/ceramic/feed/events", params=query)
+        answer = node.request("GET", "/ceramic/feed/events", params=query)
+        page = understood(node, answer, _FeedPage)
         yield from page["events"]
         after = int(page["resumeToken"])
         if not page["events"] and not follow:
             return
 
 
-def _line(event: dict[str, Any]) -> str:
+def _line(event: _FeedEvent) -> str:
     delivered_at = event["deliveredAt"]  # None: an earlier version delivered it
     at = "" if delivered_at is None else f"{datetime.fromtimestamp(delivered_at / 1000, UTC):%F %T}"
     line = f"{event['position']:>10}  {at:<19}  {event['kind']:<4}  {event['id']}  {event['init']}"

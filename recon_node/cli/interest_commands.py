@@ -9,8 +9,8 @@ import click
 from recon_node.base.connection import Connection, Request
 from recon_node.base.terminal import echo, json_option, print_json, print_result
 from recon_node.ceramic import StreamId
-from recon_node.cli.client import node_options
-from recon_node.cli.output import CommandError, interest_text
+from recon_node.cli.client import ListedInterest, interest_text, node_options, understood
+from recon_node.cli.output import CommandError
 
 if TYPE_CHECKING:
     from recon_node.store import Interest
@@ -47,12 +47,12 @@ def list_interests(node: Connection, as_json: bool) -> None:
     if not entries:
         echo(EVERYTHING)
         return
-    if any("sep" not in interest for interest in entries):
+    if not all(isinstance(entry, dict) and "sep" in entry for entry in entries):
         raise CommandError(
             "the node lists its interests in a form that cannot be shown here, as a ceramic-one "
             "node does: --json prints it"
         )
-    for interest in entries:
+    for interest in understood(node, entries, list[ListedInterest]):
         source = "  (settings)" if interest.get("configured") else ""
         echo(f"{interest_text(interest)}{source}")
 
@@ -121,10 +121,9 @@ def remove_interest(node: Connection, interest: tuple[str, ...], as_json: bool) 
     )
 
 
-def _interests_of(node: Connection) -> list[dict[str, Any]]:
+def _interests_of(node: Connection) -> list[Any]:
     answer = node.request("GET", "/ceramic/experimental/interests")
-    entries: list[dict[str, Any]] = answer["interests"]
-    return entries
+    return understood(node, answer["interests"], list[Any])
 
 
 def _parse(fields: tuple[str, ...]) -> Interest | StreamId:

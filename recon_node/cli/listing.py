@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NotRequired, TypedDict
 
 import click
 
-from recon_node.base.connection import Connection
+from recon_node.base.connection import Connection, NotANodeError
 from recon_node.base.terminal import echo, json_option, print_json
-from recon_node.cli.client import node_options
+from recon_node.cli.client import node_options, understood
 from recon_node.cli.output import make_console, make_table, number_option
 
 _PAGE: Final = 1000
 
 limit_option = number_option("--limit", 20, "N", "List the latest N; 0 lists all.", least=0)
+
+
+class _Stream(TypedDict):
+    id: str
+    controller: str
+    sort_value: str
+    name: str | None
+    model_name: str | None
+    events: int
+
+
+class _Model(TypedDict):
+    id: str
+    name: str | None
+    streams: int
+    events: int
+
+
+class _Page(TypedDict):
+    next: int | None
+    total: NotRequired[int]
 
 
 @click.command("list")
@@ -56,10 +77,11 @@ def list_streams(
     query = {"model": model, "controller": controller, "where": list(where)}
     query["indexed"] = "true" if indexed else None
     query = {name: value for name, value in query.items() if value not in (None, [])}
-    streams, total = pages(node, "/ceramic/streams", "streams", query, limit)
+    listed, total = pages(node, "/ceramic/streams", "streams", query, limit)
     if as_json:
-        print_json(streams)
+        print_json(listed)
         return
+    streams = understood(node, listed, list[_Stream])
     table = make_table("stream", "model", "controller", "events", numbers=("events",))
     for stream in streams:
         kind = stream["name"] or stream["model_name"] or stream["sort_value"]
@@ -85,10 +107,11 @@ def list_models(limit: int, node: Connection, as_json: bool) -> None:
       recon-node model list
       recon-node stream list --model kjzl6hvfrbw6c...
     """
-    models, total = pages(node, "/ceramic/models", "models", {}, limit)
+    listed, total = pages(node, "/ceramic/models", "models", {}, limit)
     if as_json:
-        print_json(models)
+        print_json(listed)
         return
+    models = understood(node, listed, list[_Model])
     table = make_table("model", "name", "streams", "events", numbers=("streams", "events"))
     for model in models:
         counts = (f"{model['streams']:,}", f"{model['events']:,}")
@@ -98,7 +121,7 @@ def list_models(limit: int, node: Connection, as_json: bool) -> None:
 
 def pages(
     node: Connection, path: str, name: str, query: dict[str, Any], limit: int
-) -> tuple[list[dict[str, Any]], int]:
+) -> tuple[list[Any], int]:
     """Read a list of the API page by page.
 
     `name` is that of the entries in the answer. A limit of 0 is none.
@@ -106,13 +129,16 @@ def pages(
     Returns:
         the entries, and how many there are in all (0 if the list does not say).
     """
-    entries: list[dict[str, Any]] = []
+    entries: list[Any] = []
     query = {**query, "limit": min(limit or _PAGE, _PAGE)}
     while True:
-        page = node.request("GET", path, params=query)
-        entries += page[name]
+        answer = node.request("GET", path, params=query)
+        entries += understood(node, answer[name], list[Any])
+        page = understood(node, answer, _Page)
         if page["next"] is None or (limit and len(entries) >= limit):
             return entries[: limit or None], page.get("total", 0)
+        if page["next"] == query.get("after"):
+            raise NotANodeError  # it would never end
         query["after"] = page["next"]
 
 

@@ -78,9 +78,9 @@ class TextTable(Table):
 
 
 def _cell(cell: Any) -> Any:
-    if cell is None or isinstance(cell, str | int | float | dict):
-        return shown(str(cell))  # all but text is a mistake of the node's
-    return "\n".join(shown(str(line)) for line in cell) if isinstance(cell, list) else cell
+    if isinstance(cell, str):
+        return shown(cell)
+    return "\n".join(map(shown, cell)) if isinstance(cell, list) else cell
 
 
 def color_system() -> Literal["auto"] | None:
@@ -111,13 +111,6 @@ def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None =
         justify = "right" if column in numbers else "left"
         table.add_column(column, overflow="fold", justify=justify)  # type: ignore[arg-type]
     return table
-
-
-def interest_text(interest: Mapping[str, str]) -> str:
-    """Return an interest of the API's JSON as `recon-node interests add` takes it."""
-    names = {"controller": "controller", "controllers": "controllers", "streamId": "stream"}
-    fields = [f"{name}={interest[key]}" for key, name in names.items() if key in interest]
-    return " ".join([f"{interest['sep']}={interest['sepValue']}", *fields])
 
 
 def counted(number: int, noun: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final, NotRequired, TypedDict
 from urllib.parse import quote
 
 import click
@@ -16,9 +16,16 @@ from rich.table import Table
 
 from recon_node.base.connection import Connection
 from recon_node.base.terminal import echo, human_size, json_option, print_json, print_result
-from recon_node.cli.client import command_errors, node_options
+from recon_node.cli.client import (
+    ListedInterest,
+    Seconds,
+    command_errors,
+    interest_text,
+    node_options,
+    understood,
+)
 from recon_node.cli.listing import pages
-from recon_node.cli.output import CommandError, counted, interest_text, make_console, make_table
+from recon_node.cli.output import CommandError, counted, make_console, make_table
 
 FIRST_SYNC = 3.0
 """Seconds that `peers add` waits for the first sync."""
@@ -31,6 +38,24 @@ RENDEZVOUS_SHOWN = 10
 SHARES_SHOWN = 3
 ANOTHER_NETWORK = "another network"
 """How the outcome of a sync with such a peer begins; see `recon_node.p2p.reports`."""
+
+
+class _Peer(TypedDict):
+    id: str
+    connected: bool
+    addresses: list[str]
+    speaks: NotRequired[list[str]]
+    shares: NotRequired[list[str] | None]
+    covers: NotRequired[float | None]
+    latency: NotRequired[float | None]
+    behind: NotRequired[float]
+    score: NotRequired[float | None]
+    last_sync: NotRequired[Seconds | None]
+
+
+class _Peers(TypedDict):
+    peers: NotRequired[list[_Peer]]
+    removed_peers: NotRequired[list[str]]
 
 
 @click.group(invoke_without_command=True)
@@ -52,11 +77,12 @@ def peers(context: click.Context, node: Connection, as_json: bool) -> None:
     context.obj = node  # for `peers add`: which node it is
     if context.invoked_subcommand is not None:
         return
-    recon = node.request("GET", "/ceramic/recon")
-    known: list[dict[str, Any]] = recon.get("peers", [])
+    answer = node.request("GET", "/ceramic/recon")
     if as_json:
-        print_json(known)
+        print_json(answer.get("peers", []))
         return
+    recon = understood(node, answer, _Peers)
+    known = recon.get("peers", [])
     numbers = ("latency", "behind", "score")
     columns = ("peer", "connected", "speaks", "shares", *numbers, "last sync", "addresses")
     table = make_table(*columns, numbers=numbers)
@@ -66,9 +92,9 @@ def peers(context: click.Context, node: Connection, as_json: bool) -> None:
             "yes" if peer["connected"] else "no",
             list(peer.get("speaks", ())),
             _shared_with(peer),
-            "" if peer.get("latency") is None else f"{peer['latency'] * 1000:.0f} ms",
+            "" if (latency := peer.get("latency")) is None else f"{latency * 1000:.0f} ms",
             f"{peer.get('behind', 0):.0%}",
-            "" if peer.get("score") is None else f"{peer['score']:.0%}",
+            "" if (score := peer.get("score")) is None else f"{score:.0%}",
             _ago(peer.get("last_sync")),
             list(peer["addresses"]),
         )
@@ -82,12 +108,11 @@ def peers(context: click.Context, node: Connection, as_json: bool) -> None:
         echo(f"removed, and refused: {', '.join(removed)}")
 
 
-def _shared_with(peer: dict[str, Any]) -> list[str]:
+def _shared_with(peer: _Peer) -> list[str]:
     """Return what a peer shares of the node's interests."""
-    covers: float | None = peer.get("covers")
-    if covers is None:
+    covers, shares = peer.get("covers"), peer.get("shares")
+    if covers is None or shares is None:
         return ["unknown"]
-    shares: list[str] = peer["shares"]
     more = [f"and {counted(len(shares) - SHARES_SHOWN, 'other')}"] * (len(shares) > SHARES_SHOWN)
     return [*shares[:SHARES_SHOWN], *more, f"{covers:.0%} of the events"]
 
@@ -154,22 +179,86 @@ def _chosen_node(context: click.Context, own: Connection) -> Connection:
     return Connection(url.url, token=token.token)
 
 
+class _SyncOutcome(TypedDict):
+    peer: str
+    role: str
+    outcome: str
+    finished_at: Seconds
+
+
+class _Syncs(TypedDict):
+    syncs: list[_SyncOutcome]
+
+
 def _first_outcome(node: Connection, peer: str, since: float) -> str | None:
     """Return the outcome of the first sync that the peer started, which tells what it wants; or
     else of our own first sync."""
     outcome: str | None = None
     deadline = time.monotonic() + FIRST_SYNC
     while time.monotonic() < deadline:
-        for sync in node.request("GET", "/ceramic/recon")["syncs"]:
+        recon = understood(node, node.request("GET", "/ceramic/recon"), _Syncs)
+        for sync in recon["syncs"]:
             if sync["peer"] != peer or sync["finished_at"] < since:
                 continue
             if sync["role"] == "responder":
-                return str(sync["outcome"])
+                return sync["outcome"]
             if outcome is None:
-                outcome = str(sync["outcome"])
+                outcome = sync["outcome"]
                 deadline = min(deadline, time.monotonic() + RESPONSE_TIME)
         time.sleep(0.1)
     return outcome
+
+
+class _Sync(_SyncOutcome):
+    events_sent: NotRequired[int]
+    events_received: int
+    bytes_sent: int
+    bytes_received: int
+    event_bytes_sent: int
+    event_bytes_received: int
+    rounds: int
+    seconds: float
+
+
+class _Rendezvous(TypedDict):
+    sort_value: str | None
+    told: int
+    found: int
+
+
+class _Policy(TypedDict):
+    allow_models: NotRequired[list[str]]
+    deny_models: NotRequired[list[str]]
+    allow_controllers: NotRequired[list[str]]
+    deny_controllers: NotRequired[list[str]]
+    refused: int
+    not_fetched: int
+
+
+class _Disk(TypedDict):
+    free: int
+    keep_free: int
+    is_short: bool
+
+
+class _Memory(TypedDict):
+    held: int
+    budget: int
+
+
+class _Status(_Peers):
+    """What is shown of GET /ceramic/recon; earlier versions have less."""
+
+    interests: NotRequired[list[ListedInterest]]
+    rendezvous: NotRequired[list[_Rendezvous]]
+    write_policy: NotRequired[_Policy]
+    damaged: NotRequired[int]
+    anchoring_alarm: NotRequired[str]
+    disk: NotRequired[_Disk]
+    native_core: NotRequired[str]
+    peer_memory: NotRequired[_Memory]
+    syncs: list[_Sync]
+    transfers: NotRequired[list[_Sync]]
 
 
 @click.command()
@@ -192,30 +281,30 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
     if pending:
         _show_undelivered(node, as_json=as_json)
         return
-    recon = node.request("GET", "/ceramic/recon")
+    answer = node.request("GET", "/ceramic/recon")
     if as_json:
-        print_json(recon)
+        print_json(answer)
         return
+    recon = understood(node, answer, _Status)
     console = make_console()
     facts = Table(box=None, show_header=False, pad_edge=False)
     for name in ("network", "peer_id", "events", "waiting", "pending", "head", "sha256a"):
-        facts.add_row(name, str(recon.get(name, "")), style="bold" if name == "events" else None)
+        facts.add_row(name, str(answer.get(name, "")), style="bold" if name == "events" else None)
     facts.add_row("peers", _peers_of(recon))
     facts.add_row("interests", "\n".join(_interests_of(recon)))
     facts.add_row("rendezvous (DHT)", "\n".join(_rendezvous_of(recon)))
     for name, text in _policy_of(recon):
         facts.add_row(name, text)
-    if recon.get("damaged"):
-        facts.add_row("damaged", f"{recon['damaged']} (see the node's log)", style="bold red")
-    if recon.get("anchoring_alarm"):
-        facts.add_row("anchoring", recon["anchoring_alarm"], style="bold red")
+    if damaged := recon.get("damaged"):
+        facts.add_row("damaged", f"{damaged} (see the node's log)", style="bold red")
+    if alarm := recon.get("anchoring_alarm"):
+        facts.add_row("anchoring", alarm, style="bold red")
     if disk := recon.get("disk"):
         text = f"{human_size(disk['free'])} free, {human_size(disk['keep_free'])} are kept free"
         short = disk["is_short"]
         note = ": nothing is taken from peers" if short else ""
         facts.add_row("disk", f"{text} (keep_free){note}", style="bold red" if short else None)
-    if "native_core" in recon:
-        core = recon["native_core"]
+    if (core := recon.get("native_core")) is not None:
         facts.add_row("signatures", f"by the native core {core}" if core else "by Python")
     if memory := recon.get("peer_memory"):
         held, budget = human_size(memory["held"]), human_size(memory["budget"])
@@ -231,23 +320,23 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
             console.print(_sync_table(title, syncs))
 
 
-def _peers_of(recon: dict[str, Any]) -> str:
-    if "peers" not in recon:
+def _peers_of(recon: _Status) -> str:
+    known = recon.get("peers")
+    if known is None:
         return "none: the node runs offline"
-    known = recon["peers"]
-    connected = sum(bool(peer["connected"]) for peer in known)
+    connected = sum(peer["connected"] for peer in known)
     counts = f"{connected} connected, {len(known)} known"
     advice = "add one with `recon-node peers add MULTIADDR` or `recon-node run --bootstrap`"
     return counts if connected else f"{counts}: no peer is connected; {advice}"
 
 
-def _interests_of(recon: dict[str, Any]) -> list[str]:
+def _interests_of(recon: _Status) -> list[str]:
     """Return the node's interests as `recon-node interests add` takes them."""
     interests = [interest_text(interest) for interest in recon.get("interests", ())]
     return interests or ["none: the node syncs everything on its network"]
 
 
-def _rendezvous_of(recon: dict[str, Any]) -> list[str]:
+def _rendezvous_of(recon: _Status) -> list[str]:
     """Return what came of announcing the node in the DHT, and of looking for others there."""
     every = recon.get("rendezvous", [])
     lines = [
@@ -260,17 +349,25 @@ def _rendezvous_of(recon: dict[str, Any]) -> list[str]:
     return lines or ["none: discovery is off"]
 
 
-def _policy_of(recon: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _policy_of(recon: _Status) -> Iterator[tuple[str, str]]:
     """Return what the node's write policy allows and denies, and what it has refused."""
-    policy = recon.get("write_policy", {})
-    rules = {name: values for name, values in policy.items() if isinstance(values, list) and values}
+    policy = recon.get("write_policy")
+    if policy is None:
+        return
+    rules = {
+        "allow models": policy.get("allow_models"),
+        "deny models": policy.get("deny_models"),
+        "allow controllers": policy.get("allow_controllers"),
+        "deny controllers": policy.get("deny_controllers"),
+    }
     for name, values in rules.items():
-        yield name.replace("_", " "), "\n".join(values)
-    if rules:
+        if values:
+            yield name, "\n".join(values)
+    if any(rules.values()):
         yield "refused", f"{policy['refused']:,} events, {policy['not_fetched']:,} keys not fetched"
 
 
-def _sync_table(title: str, syncs: list[dict[str, Any]]) -> Table:
+def _sync_table(title: str, syncs: list[_Sync]) -> Table:
     numbers = ("events sent", "events received", "bytes sent", "bytes received", "rounds")
     columns = ("ended", "peer", "role", *numbers, "seconds", "outcome")
     table = make_table(*columns, numbers=(*numbers, "seconds"), title=title)
@@ -301,28 +398,61 @@ _SHOWN: Final = 20
 """Events of each state."""
 
 
+class _Chain(TypedDict):
+    chain_id: str
+    has_provider: bool
+    proofs: int
+    next_due: Seconds
+
+
+class _Undelivered(TypedDict):
+    waiting: int
+    pending: int
+    refused: int
+    chains: list[_Chain]
+
+
+class _Base(TypedDict):
+    cid: str
+    state: str
+
+
+class _Lookup(TypedDict):
+    chain_id: str
+    transaction: str
+    tries: int
+
+
+class _Hindered(TypedDict):
+    cid: str
+    reason: NotRequired[str]  # of a refused event, which has none of the others
+    fault: NotRequired[str | None]
+    builds_on: NotRequired[list[_Base]]
+    lookup: NotRequired[_Lookup | None]
+
+
 def _show_undelivered(node: Connection, *, as_json: bool) -> None:
     """Print how many events are waiting, pending or refused, and the latest of each with why."""
-    summary = node.request("GET", "/ceramic/undelivered")
+    answer = node.request("GET", "/ceramic/undelivered")
     events = {
         state: pages(node, f"/ceramic/undelivered/{state}", "events", {}, _SHOWN)[0]
         for state in ("waiting", "pending", "refused")
     }
     if as_json:
-        print_json({**summary, "events": events})
+        print_json({**answer, "events": events})
         return
-    for line in _summary(summary):
+    for line in _summary(understood(node, answer, _Undelivered)):
         echo(line)
     for state, listed in events.items():
         if listed:
             table = make_table("event", "why", title=f"{state}, the latest first")
-            for event in listed:
+            for event in understood(node, listed, list[_Hindered]):
                 table.add_row(event["cid"], list(_reasons(event)))
             echo()
             make_console().print(table)
 
 
-def _summary(summary: dict[str, Any]) -> Iterator[str]:
+def _summary(summary: _Undelivered) -> Iterator[str]:
     yield f"waiting  {summary['waiting']:,}  (for an event that they build on, or that covers them)"
     yield f"pending  {summary['pending']:,}  (for the lookup of an anchor)"
     yield f"refused  {summary['refused']:,}  (for good)"
@@ -338,16 +468,15 @@ def _summary(summary: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _reasons(event: dict[str, Any]) -> Iterator[str]:
+def _reasons(event: _Hindered) -> Iterator[str]:
     if "reason" in event:
         yield event["reason"]
-        return
-    if event["fault"] is not None:
-        yield f"badly signed, and no valid data event covers it: {event['fault']}"
-    for base in event["builds_on"]:
+    if (fault := event.get("fault")) is not None:
+        yield f"badly signed, and no valid data event covers it: {fault}"
+    for base in event.get("builds_on", ()):
         state = "is not here" if base["state"] == "missing" else f"is {base['state']}"
         yield f"{base['cid']} {state}"
-    lookup = event["lookup"]
+    lookup = event.get("lookup")
     if lookup is not None:
         tried = f", {counted(lookup['tries'], 'lookup')} so far" if lookup["tries"] else ""
         yield f"transaction {lookup['transaction']} on {lookup['chain_id']}{tried}"

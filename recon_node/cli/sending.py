@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
+import msgspec
 import trio
 
 from recon_node.base.connection import Answer, AsyncConnection, NotANodeError, Request
@@ -298,7 +299,7 @@ class _Sending:
         answer = await _post(self._node, body, "application/x-ndjson")
         if answer.status == HTTPStatus.OK:
             for item, verdict in zip(batch, _verdicts(answer, len(batch)), strict=True):
-                self._note(item, str(verdict["status"]), verdict.get("reason"))
+                self._note(item, verdict["status"], verdict.get("reason"))
                 self._outcome.warn(verdict.get("warning"))
         elif answer.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             self._takes_batches = False
@@ -326,11 +327,19 @@ async def _read_chunk(items: Iterator[Item]) -> list[Item]:
     )
 
 
-def _verdicts(answer: Answer, count: int) -> list[dict[str, Any]]:
-    """Return each event's verdict, with its status; raise NotANodeError if they are missing."""
-    verdicts = answer.json if isinstance(answer.json, list) else []
-    are_verdicts = (isinstance(verdict, dict) and "status" in verdict for verdict in verdicts)
-    if len(verdicts) != count or not all(are_verdicts):
+class _Verdict(TypedDict):
+    status: str
+    reason: NotRequired[str | None]
+    warning: NotRequired[str | None]
+
+
+def _verdicts(answer: Answer, count: int) -> list[_Verdict]:
+    """Return each event's verdict; raise NotANodeError if they are missing."""
+    try:
+        verdicts = msgspec.convert(answer.json, list[_Verdict])
+    except msgspec.ValidationError:
+        raise NotANodeError from None
+    if len(verdicts) != count:
         raise NotANodeError
     return verdicts
 

@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import click
 import msgspec
@@ -21,7 +21,7 @@ from recon_node.base.connection import Connection, UnreachableError
 from recon_node.base.exception_groups import unwrapped
 from recon_node.base.terminal import echo, human_size, json_option, print_json, print_result
 from recon_node.ceramic import Network
-from recon_node.cli.client import command_error, node_options
+from recon_node.cli.client import command_error, node_options, understood
 from recon_node.cli.output import (
     FILE_OR_DASH,
     SHOWN,
@@ -228,7 +228,7 @@ def sync(
     print_result(
         result,
         f"{result['new']:,} new, {result['known']:,} known, {result['refused']:,} refused; "
-        f"{human_size(received)} in {counted(requests, 'request')}, {result['seconds']:.1f} s",
+        f"{human_size(received)} in {counted(requests, 'request')}, {result['seconds'] or 0:.1f} s",
         as_json=as_json,
     )
     if result["state"] == "cancelled":
@@ -237,9 +237,32 @@ def sync(
         sys.exit(1)
 
 
-def _sync_stopped(
-    settings: Settings, urls: tuple[str, ...], signers: tuple[str, ...]
-) -> dict[str, Any]:
+class _Source(TypedDict):
+    error: str | None
+    requests: int
+    received: int
+
+
+class _Sync(TypedDict):
+    """How a sync stands, as the API says it."""
+
+    state: str
+    sources: list[_Source]
+    total: int
+    done: int
+    new: int
+    known: int
+    refused: int
+    fault_count: int
+    faults: list[str]
+    seconds: float | None
+
+
+class _Identity(TypedDict):
+    ID: str
+
+
+def _sync_stopped(settings: Settings, urls: tuple[str, ...], signers: tuple[str, ...]) -> _Sync:
     """Open the store and sync it."""
     from recon_node.api.routes.products.snapshots import describe_sync
 
@@ -258,17 +281,17 @@ def _sync_stopped(
 
     with step_bar() as progress, unwrapped(StoreError):
         trio.run(main, progress)
-    described: dict[str, Any] = msgspec.to_builtins(describe_sync(report))
+    described: _Sync = msgspec.to_builtins(describe_sync(report))
     return described
 
 
 def _sync_running(
     node: Connection, data_dir: Path, urls: tuple[str, ...], signers: tuple[str, ...]
-) -> dict[str, Any]:
+) -> _Sync:
     """Have the node that uses a data directory sync."""
     own = peer_id_of(open_identity(data_dir))
     try:
-        identity: dict[str, Any] = node.request("POST", "/api/v0/id")
+        identity = understood(node, node.request("POST", "/api/v0/id"), _Identity)
     except UnreachableError as error:
         why = command_error(node.url, error)
         raise CommandError(f"the data directory {data_dir} is in use, but {why}") from None
@@ -280,13 +303,13 @@ def _sync_running(
     body: dict[str, Any] = {"urls": list(map(_absolute, urls))}
     if signers:
         body["signers"] = list(signers)
-    sync: dict[str, Any] = node.request("POST", _PATH, json=body)
+    sync = understood(node, node.request("POST", _PATH, json=body), _Sync)
     try:
         with step_bar() as progress:
             while sync["state"] == "running":
                 progress("syncing", sync["done"], sync["total"] or None)
                 time.sleep(_POLL)
-                sync = node.request("GET", _PATH)
+                sync = understood(node, node.request("GET", _PATH), _Sync)
     except KeyboardInterrupt:
         node.request("DELETE", _PATH)
         raise

@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 import click
+from msgspec import Meta
 
 from recon_node.base.connection import Connection
 from recon_node.base.files import read_bounded
 from recon_node.base.terminal import Command, echo, json_option, print_json, print_result
-from recon_node.ceramic import CeramicError
 from recon_node.cli.anchor import anchor_stream
-from recon_node.cli.client import node_options
+from recon_node.cli.client import node_options, understood
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.listing import list_models, list_streams
-from recon_node.cli.output import FILE, CommandError, one_line, write_file
+from recon_node.cli.output import FILE, CommandError, write_file
 from recon_node.client import (
     Capability,
     Ceramic,
@@ -38,9 +38,9 @@ from recon_node.client import (
 )
 from recon_node.client.definitions import with_defaults
 from recon_node.ipld import CID, IpldError
-from recon_node.streams import EventShape, Expired, StreamShapeError
+from recon_node.streams import EventShape, Expired
 from recon_node.streams.document_schema import as_dag_json
-from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
+from recon_node.streams.picture import HeldEvent, Progress, StreamPicture, stream_picture
 
 
 def writer_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -81,8 +81,8 @@ def writer_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def client_of(node: Connection, key: Key | None = None) -> Iterator[Ceramic]:
-    """Open the client of a node, whose events may be wrong."""
-    with one_line(CeramicError, IpldError), warnings.catch_warnings(record=True) as caught:
+    """Open the client of a node."""
+    with warnings.catch_warnings(record=True) as caught:
         try:
             with Ceramic(node.url, key=key, token=node.token) as ceramic:
                 yield ceramic
@@ -387,15 +387,35 @@ def show(stream_id: str, node: Connection, drawing: Drawing, full: bool) -> None
     if not bare or "/" in bare:
         raise CommandError(f"{stream_id!r} is not a StreamID (k...) or a CID")
     answer = node.request("GET", f"/ceramic/streams/{bare}/events")
-    title, events = f"Stream {answer['id']}", _held_events(answer["events"])
+    held = understood(node, answer, _Held)
     try:
-        drawn = stream_picture(title, events, int(time.time()), full=full)
-    except StreamShapeError as error:
+        events = list(_held_events(held["events"]))
+        drawn = stream_picture(f"Stream {held['id']}", events, int(time.time()), full=full)
+    except (IpldError, ValueError) as error:  # `StreamShapeError`, too
         raise CommandError(f"the node's events are not one complete stream: {error}") from None
     show_picture(drawn.picture, drawing, {**answer, **_describe(drawn)})
 
 
-def _held_events(entries: list[dict[str, Any]]) -> Iterator[HeldEvent]:
+class _HeldEvent(TypedDict):
+    cid: str
+    kind: Literal["init", "data", "time"]
+    prev: list[str]
+    height: int
+    state: Progress
+    time: int | None
+    chain_id: str | None
+    expires: int | None
+    fault: str | None
+    copy_of: str | None
+    rank: Annotated[str, Meta(pattern="^([0-9a-f]{2})*$")]
+
+
+class _Held(TypedDict):
+    id: str
+    events: list[_HeldEvent]
+
+
+def _held_events(entries: list[_HeldEvent]) -> Iterator[HeldEvent]:
     """Yield the events of the API's JSON, without further copies of a statement."""
     shown = {entry["cid"]: entry["copy_of"] or entry["cid"] for entry in entries}
     for entry in entries:

@@ -152,9 +152,11 @@ def documents(
         since = {} if after is None else {"after": after}
         answer = yield replace(request, params={**request.params, **since})
         page = _page(answer, "streams", _document)
-        after = page.next
-        if page.entries or after is None or not limit:
+        if page.entries or page.next is None or not limit:
             return page
+        if page.next == after:
+            raise NotANodeError  # it would never end
+        after = page.next
 
 
 def _held(value: object) -> str:

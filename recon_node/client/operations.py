@@ -310,8 +310,10 @@ def fetch_matching(
         answer = yield get(path, controller=controller, streamId=stream_id, offset=offset)
         (entries,) = answer.fields("events")
         with decoding():
-            offset = member(answer.json, "resumeOffset", int)
+            before, offset = offset, member(answer.json, "resumeOffset", int)
             is_complete = member(answer.json, "isComplete", bool)
+            if not is_complete and offset <= before:
+                raise ValueError("it would never end")
             events += [read_event(entry["data"]) for entry in entries]
     return events
 

@@ -138,7 +138,8 @@ def test_a_pull_ends_where_the_node_said_that_it_would(tmp_path: Path) -> None:
         if not handler.path.endswith(".car"):
             nothing = {"count": 0, "first": []}
             state = {"complete": True, "blocks": 1, "bytes": 100, "missing_blocks": nothing}
-            rest = {"missing_shards": nothing, "interests": []}
+            rest = {"missing_shards": nothing, "shards": [], "unclaimed": [], "heads": []}
+            rest |= {"head": None, "interests": []}
             handler.wfile.write(json.dumps(state | rest).encode())
             return
         while True:

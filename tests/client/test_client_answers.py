@@ -1,7 +1,6 @@
 """What a server answers may be anything: the client reads it, or raises a `ClientError`."""
 
-from collections.abc import Callable, Iterator
-from copy import deepcopy
+from collections.abc import Callable
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from recon_node.ceramic import METAMODEL, StreamId
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.client import AsyncCeramic, Ceramic, ClientError, NodeError, NotANodeError
 from recon_node.ipld import multibase
+from tests.support.odd_answers import variants
 
 Call = Callable[[Any], Any]
 Answers = dict[str, Any]
@@ -22,6 +22,7 @@ MODEL = MODEL_EVENT.stream_id()
 INIT = init_event(KEY.private, MODEL, {"title": "a"}, unique=b"u")
 DATA = data_event(KEY.private, INIT, [INIT.cid], [])
 POST_ID = INIT.stream_id()
+INIT_TEXT = multibase.encode(INIT.car)
 REPLY = init_event(KEY.private, MODEL, {"title": "b"}, unique=b"v").stream_id()
 
 LISTED = {"id": str(POST_ID), "controller": KEY.did, "events": 1}
@@ -122,24 +123,8 @@ CASES: dict[str, tuple[Call, Answers]] = {
 }
 """Operations, and what they are answered by path: only what they read of it."""
 
-ODD = [None, True, -5, 2**70, 1e300, "odd", [], ["odd"], [None], {}, {"odd": 1}]
 FREE = {"content", "time_event"}
 """What may be any JSON, or be read as nothing."""
-
-
-def variants(answer: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield a JSON value with any one of its parts replaced, and with any member left out."""
-    yield from ((path, odd) for odd in ODD)
-    if isinstance(answer, dict | list):
-        parts = answer.items() if isinstance(answer, dict) else enumerate(answer)
-        for name, part in parts:
-            for where, variant in variants(part, (*path, name)):
-                copy = deepcopy(answer)
-                copy[name] = variant
-                yield where, copy
-    if isinstance(answer, dict):
-        for name in answer:
-            yield (*path, name), {key: value for key, value in answer.items() if key != name}
 
 
 class Server:
@@ -200,6 +185,8 @@ async def test_an_answer_is_read_or_is_an_error_of_the_client(name: str) -> None
         ("documents", {"streams": [{}], "total": 1, "next": None}),
         ("models", {"models": 5, "total": 1, "next": None}),
         ("models", {"models": [], "total": "many", "next": None}),
+        ("documents", {"streams": [], "total": 1, "next": 7}),
+        ("read", {"data": INIT_TEXT, "events": [], "resumeOffset": 0, "isComplete": False}),
         ("anchor", {**TIME, "time": "yesterday"}),
         ("anchor", {**TIME, "time_event": "not a CID"}),
         ("request_anchor", {"cid": "not a CID"}),
