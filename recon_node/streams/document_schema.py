@@ -6,13 +6,21 @@ time linear in the text. Schemas come from strangers, and all nodes must reach t
 the work is not bounded by a clock but by a price that depends on schema and content alone, is known
 before the work starts, and is paid from the event's budget:
 
+- A schema is brought into a *normal form*, which has what checks a document, and nothing else. The
+  verdict is that of ajv for draft 2020-12 with formats off, by which js-ceramic checks documents.
+  So `format`, `contentEncoding` and `contentMediaType` are annotations, whatever draft `$schema`
+  names, and are left out, as are `default` and `examples`. A `$ref` may name an `$anchor` or the
+  schema's own `$id`; in the normal form each is a JSON Pointer into the schema. `const` and `enum`
+  are data: what looks like a keyword there is none.
 - The price of a schema (`recon_node.streams.schema_price`) follows from the numbers of its parts
   and of the content's parts, and if the schema refers to itself, from the content's depth.
 - Numbers are priced by their digits, since the engine computes with exact decimals.
 - Whether items are unique is found out here, by a keyword of our own: the engine compares all items
   with each other whose hashes it takes for equal, and anybody can write many of those.
 - The price of a pattern grows with the bytes of the content, and with counted repetitions, which
-  the engine expands. What all patterns of a schema hold in memory has a limit, too.
+  the engine expands. What all patterns of a schema hold in memory has a limit, too. Patterns with
+  look-around or backreferences, such as ComposeDB's `Duration`, are matched by backtracking, with a
+  limit of steps and of the text's length.
 - An event pays for the members of the document that it may have changed, if the schema has only
   keywords that check each member by itself (none of `_ABOUT_ALL`), as those of generated models do.
 """
@@ -21,9 +29,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Set
+import re
+from collections.abc import Iterator, Mapping, Set
 from functools import cached_property
 from typing import Any, Final, NamedTuple
+from urllib.parse import urljoin
 
 import jsonschema_rs
 import orjson
@@ -31,15 +41,20 @@ import orjson
 from recon_node.ipld import CID
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.json_values import JsonPatchError, measure
-from recon_node.streams.schema_loops import (
+from recon_node.streams.schema_price import (
+    ASIDE,
     EACH,
     EITHER,
     HERE,
+    MAX_MEMORY,
     SchemaError,
-    draft_of,
-    normal_form,
+    SchemaPrice,
+    dearness,
+    elsewhere,
+    needs_backtracking,
+    parts_of,
+    target_of,
 )
-from recon_node.streams.schema_price import MAX_MEMORY, SchemaPrice, dearness
 
 MAX_SCHEMA: Final = 100_000
 """Approximate bytes of a schema's JSON."""
@@ -75,7 +90,6 @@ _BEYOND_INTEGERS: Final = 2.0**64
 """No integer of a document is as large."""
 _NOT_A_REGEX: Final = 'the value is not a "regex"'
 _NOT_A_PATTERN: Final = "its pattern is not a regular expression, or takes too much memory,"
-_DEFAULT_DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 _VALIDATORS: Final = {
     "draft-04": jsonschema_rs.Draft4Validator,
     "draft-06": jsonschema_rs.Draft6Validator,
@@ -295,7 +309,8 @@ def _options(
 
 def is_satisfiable(schema: dict[str, Any]) -> bool:
     """Whether an object can conform to a schema that compiles; true if that is not known."""
-    objects = {"$schema": schema.get("$schema", _DEFAULT_DRAFT), "type": "object"}
+    address = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
+    objects = {"$schema": address, "type": "object"}
     try:
         conforming = jsonschema_rs.canonicalize(schema).intersect(
             jsonschema_rs.canonicalize(objects)
@@ -383,3 +398,139 @@ def dag_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"/": {"bytes": base64.b64encode(value).decode().rstrip("=")}}
     raise TypeError(f"{type(value).__name__} is not a DAG-CBOR value")
+
+
+_ALL: Final = {**HERE, **EITHER, **EACH, **ASIDE}
+_ANNOTATIONS: Final = (
+    *("format", "contentEncoding", "contentMediaType", "contentSchema"),
+    *("default", "examples", "title", "description", "$comment", "deprecated"),
+    *("readOnly", "writeOnly", "$schema"),
+)
+_ANCHORS: Final = ("$anchor", "$dynamicAnchor")
+_DRAFTS: Final = {
+    **{f"json-schema.org/{name}/schema": name for name in ("draft-04", "draft-06", "draft-07")},
+    **{f"json-schema.org/draft/{name}/schema": name for name in ("2019-09", "2020-12")},
+}
+_OLDEST: Final = ("draft-04", "draft-06")
+"""Drafts without `if`."""
+_IDS: Final = ("id", "$id")
+"""The names of one keyword, before draft 6 and since: it changes what references below it mean."""
+MAX_BACKTRACKED: Final = 1_000
+"""Characters of a text that is matched with look-around; a longer one does not match."""
+_UNSUPPORTED: Final = ("$dynamicRef", "$recursiveRef")
+
+
+def draft_of(schema: dict[str, Any]) -> str:
+    """Return the name of the draft that a schema is written in, such as `draft-07` or `2020-12`.
+
+    Raises:
+        SchemaError: `$schema` is not the address of a draft.
+    """
+    if "$schema" not in schema:
+        return "2020-12"
+    address = schema["$schema"]
+    if isinstance(address, str):
+        name = re.sub("^https?://", "", address).removesuffix("#")
+        if name != address and name in _DRAFTS:
+            return _DRAFTS[name]
+    raise SchemaError(f"its '$schema' is {address!r}, which is not a draft of JSON Schema")
+
+
+def normal_form(schema: dict[str, Any]) -> dict[str, Any]:
+    """Bring a schema into its normal form, in place; it does not name its draft any more.
+
+    Raises:
+        SchemaError: it refers to something that is not in it, or has a keyword or a draft that is
+            not supported; the message names it.
+    """
+    draft = draft_of(schema)
+    own = "id" if draft == "draft-04" else "$id"
+    base = schema.pop(own) if isinstance(schema.get(own), str) else ""
+    anchors = dict(_anchors(schema))
+    todo: list[Any] = [schema]
+    seen: set[int] = set()
+    guarded: list[dict[str, Any]] = []
+    while todo:
+        part = todo.pop()
+        if not isinstance(part, dict) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        for keyword in (*_IDS, *_UNSUPPORTED):
+            if keyword in part:
+                raise SchemaError(f"{keyword!r} in it is not supported")
+        for keyword in (*_ANNOTATIONS, *_ANCHORS):
+            part.pop(keyword, None)
+        if isinstance(reference := part.get("$ref"), str):
+            part["$ref"] = _as_pointer(reference, base, anchors)
+            todo.append(target_of(schema, part["$ref"]))
+        if _has_to_be_guarded(part):
+            guarded.append(part)
+        todo.extend(parts_of(part, _ALL))
+    if guarded and draft in _OLDEST:
+        raise SchemaError("look-around in a 'pattern' is not supported before draft-07")
+    for part in guarded:
+        _guard(part)
+    return schema
+
+
+def _has_to_be_guarded(part: dict[str, Any]) -> bool:
+    by_pattern = part.get("patternProperties")
+    if isinstance(by_pattern, dict) and any(map(needs_backtracking, by_pattern)):
+        raise SchemaError("look-around in its 'patternProperties' is not supported")
+    pattern = part.get("pattern")
+    return isinstance(pattern, str) and needs_backtracking(pattern)
+
+
+def _guard(part: dict[str, Any]) -> None:
+    """Keep long texts from a pattern that needs backtracking."""
+    is_long = {"type": "string", "minLength": MAX_BACKTRACKED + 1}
+    checked = {
+        "if": is_long,
+        "then": {"maxLength": MAX_BACKTRACKED},
+        "else": {"pattern": part.pop("pattern")},
+    }
+    others = part.get("allOf")
+    part["allOf"] = [*(others if isinstance(others, list) else ()), checked]
+
+
+def _as_pointer(reference: str, base: str, anchors: Mapping[str, str]) -> str:
+    """A reference as `#` and a JSON Pointer."""
+    resource, _, fragment = reference.partition("#")
+    if resource:
+        try:
+            is_own = base != "" and urljoin(base, resource) == base.removesuffix("#")
+        except ValueError:
+            is_own = False
+        if not is_own:
+            raise elsewhere(reference)
+    if not fragment or fragment.startswith("/"):
+        return f"#{fragment}"
+    if fragment not in anchors:
+        raise elsewhere(reference)
+    return anchors[fragment]
+
+
+def _anchors(schema: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The anchors of a schema, each with the reference that means the same place."""
+    todo: list[tuple[str, Any]] = [("#", schema)]
+    while todo:
+        path, part = todo.pop()
+        if not isinstance(part, dict):
+            continue
+        for keyword in _ANCHORS:
+            if isinstance(name := part.get(keyword), str):
+                yield name, path
+        for keyword, is_by_name in _ALL.items():
+            value = part.get(keyword)
+            below = f"{path}/{keyword}"
+            if isinstance(value, list) and not is_by_name:
+                todo += [(f"{below}/{number}", item) for number, item in enumerate(value)]
+            elif isinstance(value, dict) and is_by_name:
+                todo += [(f"{below}/{_token(name)}", member) for name, member in value.items()]
+            else:
+                todo.append((below, value))
+
+
+def _token(name: str) -> str:
+    """A name in a JSON Pointer within a URI."""
+    return name.replace("~", "~0").replace("/", "~1").replace("%", "%25")

@@ -31,7 +31,7 @@ from recon_node.ipld import CID, IpldError
 from recon_node.ipld.dag_json import number_text
 from recon_node.streams.budget import Budget
 from recon_node.streams.document_schema import DocumentSchema, compiled, is_satisfiable
-from recon_node.streams.schema_loops import SchemaError
+from recon_node.streams.schema_price import SchemaError
 from recon_node.streams.stream_data import EventState
 
 Errors = list[str]

@@ -1,12 +1,14 @@
 """The maximum cost of checking documents by a JSON Schema, known before the work starts.
 
-A schema is *unfolded*: each `$ref` is replaced with its target. Each part of the unfolded schema
-checks a part of the content at most once, so the product of their numbers bounds the work.
+A schema, in the normal form of `recon_node.streams.document_schema`, is *unfolded*: each `$ref` is
+replaced with its target. Each part of the unfolded schema checks a part of the content at most
+once, so the product of their numbers bounds the work.
 
-If a schema refers to itself, unfolding stops at the target that closes the loop (a *head*; see
-`recon_node.streams.schema_loops`). A head is checked again at each level of the content, at most
-`branching` times as often as at the level above. So the work grows with the content's depth, and
-exponentially if alternatives lead to the same place.
+If a schema refers to itself, unfolding stops at the `$ref` that closes the loop: to something that
+is being checked, the loop's *head*. Each path around a loop must descend into a part of the content
+(through `properties` or `items`, for example), or it would never end. A head is checked again at
+each level of the content, at most `branching` times as often as at the level above. So the work
+grows with the content's depth, and exponentially if alternatives lead to the same place.
 
 The engine computes with exact decimals: to compare a fraction takes ten times as long as a small
 integer, and one with 300 digits a thousand times. So numbers are priced by their digits, those of
@@ -17,25 +19,38 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from operator import add
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from recon_node.ipld import CID
-from recon_node.streams.schema_loops import (
-    EACH,
-    EITHER,
-    HERE,
-    MAX_NESTING,
-    Loops,
-    SchemaError,
-    find_loops,
-    needs_backtracking,
-    target_of,
-)
+from recon_node.streams.json_patch import parse_pointer
+from recon_node.streams.json_values import JsonPatchError
 
+# Keywords with schemas; True: in an object by name. These check the content itself ...
+HERE: Final = {
+    **dict.fromkeys(("not", "if", "then", "else", "allOf", "anyOf", "oneOf"), False),
+    **dict.fromkeys(("dependentSchemas", "dependencies"), True),
+}
+# ... these check a part of it, at most one of them the same part ...
+EITHER: Final = {
+    **dict.fromkeys(("items", "prefixItems", "additionalItems", "additionalProperties"), False),
+    "properties": True,
+}
+# ... each of these may check that part, too ...
+EACH: Final = {
+    **dict.fromkeys(("contains", "propertyNames"), False),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), False),
+    "patternProperties": True,
+}
+# ... and these check nothing unless something refers to them.
+ASIDE: Final = {"$defs": True, "definitions": True}
+
+MAX_NESTING: Final = 100
+"""Levels of an unfolded schema."""
 MAX_SCHEMA_PARTS: Final = 100_000
 """Parts of an unfolded schema."""
 MAX_PATTERNS: Final = 30_000
@@ -95,6 +110,7 @@ _UNICODE: Final = re.compile(r"\\[pP]|-\s*(?:[^\x00-\x7f]|\\[xuU])")
 _NEGATED: Final = re.compile(r"\\[WDS]|\[\^")
 _IGNORES_CASE: Final = re.compile(r"\(\?[a-zA-Z]*i")
 _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_NEEDS_BACKTRACKING: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _NUMBERS: Final = (
     "minimum",
@@ -105,6 +121,10 @@ _NUMBERS: Final = (
 )
 _SCHEMAS: Final = {**HERE, **EITHER, **EACH}
 _DATA: Final = ("const", "enum", "required", "dependentRequired", "type")
+
+
+class SchemaError(ValueError):
+    """A schema that cannot be used to check documents; the message says why."""
 
 
 class _Price(NamedTuple):
@@ -382,3 +402,172 @@ def _members(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return chain(value, value.values())
     return value if isinstance(value, list) else ()
+
+
+def target_of(schema: Any, reference: str) -> Any:
+    """Return the target of a `$ref` in normal form.
+
+    Raises:
+        SchemaError: it is not in the schema.
+    """
+    try:
+        target = schema
+        for token in parse_pointer(unquote(reference[1:])):
+            target = target[int(token) if isinstance(target, list) else token]
+    except (JsonPatchError, LookupError, TypeError, ValueError):
+        raise elsewhere(reference) from None
+    return target
+
+
+def parts_of(schema: Any, keywords: Mapping[str, bool]) -> Iterator[Any]:
+    """Yield the schemas under these keywords."""
+    if not isinstance(schema, dict):
+        return
+    for keyword, is_by_name in keywords.items():
+        value = schema.get(keyword)
+        if isinstance(value, list) and not is_by_name:
+            yield from value
+        elif isinstance(value, dict) and is_by_name:
+            yield from value.values()
+        elif isinstance(value, dict):
+            yield value
+
+
+def elsewhere(reference: str) -> SchemaError:
+    """Return the error of a reference to something that is not in the schema."""
+    return SchemaError(f"it refers to {reference!r}, which is not in it")
+
+
+def needs_backtracking(pattern: str) -> bool:
+    """Whether a pattern has look-around or backreferences."""
+    return _NEEDS_BACKTRACKING.search(pattern.replace("\\\\", "")) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """The loops of a schema.
+
+    Attributes:
+        heads: the references that close them.
+        starts: how often heads check the whole content, at most, plus 1.
+        branching: how often heads check a part of the content, at most, for each time that a head
+            checks the containing part; at least 1.
+    """
+
+    heads: frozenset[str] = frozenset()
+    starts: int = 1
+    branching: int = 1
+
+
+class _Looks(NamedTuple):
+    """How often a schema makes heads check the content itself, and one part of it."""
+
+    here: int
+    below: int
+
+
+def find_loops(schema: dict[str, Any], max_steps: int) -> Loops:
+    """Find where a schema in normal form refers to itself.
+
+    Raises:
+        SchemaError: it refers to itself without end, or the search takes
+            more than `max_steps`.
+    """
+    walk = _Walk(schema, max_steps)
+    walk.find_heads()
+    if not walk.heads:
+        return Loops()
+    whole = walk.looks(schema)
+    below = [walk.looks(walk.target(head)).below for head in sorted(walk.heads)]
+    return Loops(frozenset(walk.heads), 1 + whole.here, max(1, whole.below, *below))
+
+
+class _Walk:
+    def __init__(self, schema: dict[str, Any], max_steps: int) -> None:
+        self._schema = schema
+        self._steps = max_steps
+        self._looks: dict[str, _Looks] = {}
+        self._here: dict[str, int | None] = {}
+        self.heads: set[str] = set()
+
+    def find_heads(self) -> None:
+        """Follow all references; note those to something that is being followed."""
+        under_way = {"#": True}
+        todo = [("#", self._references(self._schema))]
+        while todo:
+            name, references = todo[-1]
+            reference = next(references, None)
+            if reference is None:
+                under_way[name] = False
+                todo.pop()
+            elif under_way.get(reference):
+                self.heads.add(reference)
+            elif reference not in under_way:
+                under_way[reference] = True
+                todo.append((reference, self._references(self.target(reference))))
+
+    def _references(self, schema: Any) -> Iterator[str]:
+        todo = [schema]
+        while todo:
+            value = todo.pop()
+            self._step(0)
+            if isinstance(value, list):
+                todo.extend(value)
+            elif isinstance(value, dict):
+                if isinstance(reference := value.get("$ref"), str):
+                    yield reference
+                todo.extend(parts_of(value, HERE))
+                todo.extend(parts_of(value, EITHER))
+                todo.extend(parts_of(value, EACH))
+
+    def looks(self, schema: Any, depth: int = 0) -> _Looks:
+        """Count how often a schema makes heads check the content."""
+        self._step(depth)
+        here = below = either = 0
+        for part in parts_of(schema, HERE):
+            looks = self.looks(part, depth + 1)
+            here, below = here + looks.here, below + looks.below
+        for part in parts_of(schema, EITHER):
+            either = max(either, sum(self.looks(part, depth + 1)))
+        for part in parts_of(schema, EACH):
+            below += sum(self.looks(part, depth + 1))
+        if isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
+            looks = self._of_reference(reference, depth + 1)
+            here, below = here + looks.here, below + looks.below
+        return _Looks(here, below + either)
+
+    def _of_reference(self, reference: str, depth: int) -> _Looks:
+        if reference in self.heads:  # what it checks below counts as its own
+            return _Looks(1 + self._here_of(reference, depth), 0)
+        if reference not in self._looks:
+            self._here_of(reference, depth)
+            self._looks[reference] = self.looks(self.target(reference), depth)
+        return self._looks[reference]
+
+    def _here_of(self, reference: str, depth: int) -> int:
+        if reference not in self._here:
+            self._here[reference] = None  # under way
+            self._here[reference] = self._look_here(self.target(reference), depth)
+        known = self._here[reference]
+        if known is None:
+            raise SchemaError(f"{reference!r} in it refers to itself without end")
+        return known
+
+    def _look_here(self, schema: Any, depth: int) -> int:
+        self._step(depth)
+        total = 0
+        for part in parts_of(schema, HERE):
+            total += self._look_here(part, depth + 1)
+        if isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
+            total += (reference in self.heads) + self._here_of(reference, depth + 1)
+        return total
+
+    def target(self, reference: str) -> Any:
+        return target_of(self._schema, reference)
+
+    def _step(self, depth: int) -> None:
+        self._steps -= 1
+        if self._steps < 0:
+            raise SchemaError("it refers to itself and has too many parts")
+        if depth > MAX_NESTING:
+            raise SchemaError(f"it is nested deeper than {MAX_NESTING} levels")

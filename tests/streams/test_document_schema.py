@@ -14,7 +14,7 @@ from recon_node.streams import document_schema
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.document_schema import DocumentSchema, compiled
 from recon_node.streams.json_values import json_equal, weigh_json
-from recon_node.streams.schema_loops import SchemaError
+from recon_node.streams.schema_price import SchemaError
 
 CODE = CID.of(DAG_CBOR, b"code")
 
