@@ -22,6 +22,7 @@ _.handle_starttag  # html.parser.HTMLParser
 _.before_task_step  # trio.abc.Instrument
 _.input, _.blockHash, _.blockNumber  # pydantic's TypeAdapter: fields of an Ethereum transaction
 
+_.sepValue, _.streamId, _.deliveredAt, _.resumeToken  # msgspec: fields of a node's answers
 _.command_class  # click.Group
 (
     _.not_fetched,

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from recon_node.feed_index import FeedIndexError
 from recon_node.store.damage import DamagedEventError
 from recon_node.store.errors import DiskFullError, StoreError
-from recon_node.streams.budget import BudgetError
+from recon_node.streams.json_values import BudgetError
 
 KUBO_PATH: Final = "/api/v0/"
 """What begins the paths of kubo's API."""

@@ -1,6 +1,6 @@
 """Computes what is asked of streams in processes of their own, which may be killed.
 
-What is computed of a stream is paid for by its events (`recon_node.streams.budget`), so it ends.
+What is computed of a stream is paid for by its events (`streams/json_values.py`), so it ends.
 But it may take seconds, and would hold the interpreter for as long. So it runs in processes that
 the node starts as they are needed. Hard limits of memory and time protect the machine from what no
 count foresaw: a stream that exceeds them, or ends two processes in any other way, is *set aside*,

@@ -30,7 +30,7 @@ from recon_node.client import (
 from recon_node.client.errors import TooMuchWorkError
 from recon_node.client.keys import Key
 from recon_node.client.operations import CidRef, ClientSession, Document, Steps, StreamRef
-from recon_node.streams.budget import BudgetError
+from recon_node.streams.json_values import BudgetError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -69,7 +69,7 @@ from recon_node.streams import (
     unique_of,
     why_unusable,
 )
-from recon_node.streams.budget import MERGE, Budget
+from recon_node.streams.json_values import MERGE, Budget
 
 Patch = Sequence[Mapping[str, Any]]
 

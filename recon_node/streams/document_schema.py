@@ -39,8 +39,7 @@ import jsonschema_rs
 import orjson
 
 from recon_node.ipld import CID
-from recon_node.streams.budget import Budget, BudgetError
-from recon_node.streams.json_values import JsonPatchError, measure
+from recon_node.streams.json_values import Budget, BudgetError, JsonPatchError, measure
 from recon_node.streams.schema_price import (
     ASIDE,
     EACH,

@@ -25,13 +25,13 @@ from typing import Any, Final, NamedTuple
 
 from orjson import JSONEncodeError, dumps
 
-from recon_node.streams.budget import Budget
 from recon_node.streams.json_values import (
     CONTAINERS,
     MAX_WEIGHT,
     MEMBER_WEIGHT,
     TEXT_A_STEP,
     VALUE_WEIGHT,
+    Budget,
     JsonPatchError,
     JsonSize,
     check_depth,

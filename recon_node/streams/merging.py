@@ -32,11 +32,11 @@ from typing import Any, Final, NamedTuple
 from recon_node.ceramic import Event
 from recon_node.ceramic.event import MAX_PREVS
 from recon_node.ipld import CID
-from recon_node.streams.budget import Budget
 from recon_node.streams.graph import EventShape
 from recon_node.streams.json_patch import parse_pointer
 from recon_node.streams.json_values import (
     WRITTEN,
+    Budget,
     equal_within,
     json_diff,
     json_equal,

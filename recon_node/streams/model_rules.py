@@ -29,8 +29,8 @@ from typing import Any, Final, NamedTuple
 from recon_node.ceramic import Event, InitHeader, StreamId, StreamIdError, StreamType
 from recon_node.ipld import CID, IpldError
 from recon_node.ipld.dag_json import number_text
-from recon_node.streams.budget import Budget
 from recon_node.streams.document_schema import DocumentSchema, compiled, is_satisfiable
+from recon_node.streams.json_values import Budget
 from recon_node.streams.schema_price import SchemaError
 from recon_node.streams.stream_data import EventState
 

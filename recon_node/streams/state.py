@@ -24,7 +24,7 @@ everywhere: not on the order of arrival, on the tip, or on other branches. Of th
 on one version, as in ceramic-one: the event of the model's stream that the document's header names
 as `modelVersion`, else its init event. A later change of a model leaves its documents as they are.
 
-Patches and checks are paid for by the events that cause them (`recon_node.streams.budget`): an
+Patches and checks are paid for by the events that cause them (`recon_node.streams.json_values`): an
 event that takes more than its allowance is rejected, and a stream that takes more than its own
 raises `BudgetError`. So does one whose content after each signed event is too much to write down.
 
@@ -44,7 +44,6 @@ from typing import Any, Final, NamedTuple
 
 from recon_node.ceramic import Event, InitHeader, StreamType
 from recon_node.ipld import CID
-from recon_node.streams.budget import EVENT, Budget, BudgetError
 from recon_node.streams.graph import (
     EventShape,
     ForgottenError,
@@ -53,7 +52,14 @@ from recon_node.streams.graph import (
     heights_above,
 )
 from recon_node.streams.json_patch import apply_patch, set_leaves
-from recon_node.streams.json_values import JsonPatchError, measure, weigh_json
+from recon_node.streams.json_values import (
+    EVENT,
+    Budget,
+    BudgetError,
+    JsonPatchError,
+    measure,
+    weigh_json,
+)
 from recon_node.streams.model_rules import (
     MAX_DEFINITION,
     ContentChange,

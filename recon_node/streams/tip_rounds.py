@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 from typing import Any, Final, Generic, TypeVar
 
-from recon_node.streams.budget import BudgetError
+from recon_node.streams.json_values import BudgetError
 
 R = TypeVar("R", bound=Any)
 """The rank of data."""

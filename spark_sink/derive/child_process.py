@@ -1,6 +1,6 @@
 """A process that computes something of streams, and is killed if one of them takes too long.
 
-What is computed of a stream is paid for by its events (`recon_node.streams.budget`), and an error
+What is computed of a stream is paid for by its events (`streams/json_values.py`), and an error
 sets a stream aside. Neither helps against a call of native code that hangs, or that ends the
 process: of a decoder, a pattern, an allocator. So strangers' content is computed in a process
 beside the one that needs the rows. It marks in shared memory which stream it is at

@@ -17,7 +17,7 @@ from typing import Any, Final
 from recon_node.ceramic import Event
 from recon_node.ipld import CID
 from recon_node.streams import Decision, StreamData, Tip, data_json, event_metadata
-from recon_node.streams.budget import TIME_ROW
+from recon_node.streams.json_values import TIME_ROW
 from spark_sink.derive.feed_streams import FeedStream, Row
 from spark_sink.schema import STREAM_COLUMNS, TABLES, UNPROCESSED
 

@@ -8,8 +8,7 @@ from typing import Any
 from recon_node.base.terminal import shown
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, CidError
-from recon_node.streams.budget import BudgetError
-from recon_node.streams.json_values import measure
+from recon_node.streams.json_values import BudgetError, measure
 
 _MAX_EXPONENT = 400
 """Of a decimal; floats go up to 308. Databases refuse larger ones."""

@@ -19,7 +19,7 @@ from recon_node.api.evaluation import Evaluation, Subject
 from recon_node.ceramic.builder import time_event
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import Store
-from recon_node.streams.budget import BudgetError
+from recon_node.streams.json_values import BudgetError
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from recon_node.streams import (
     select_tip,
     shape_of,
 )
-from recon_node.streams.budget import Budget
+from recon_node.streams.json_values import Budget
 
 KEY = SigningKey(bytes(32))
 STRANGER = SigningKey(b"\x01" * 32)

@@ -17,10 +17,9 @@ from recon_node.ceramic.builder import (
     time_event,
 )
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.streams import EventState, StreamStates, budget
-from recon_node.streams.budget import Budget, BudgetError
+from recon_node.streams import EventState, StreamStates, json_values
 from recon_node.streams.json_patch import apply_patch
-from recon_node.streams.json_values import weigh_json
+from recon_node.streams.json_values import Budget, BudgetError, weigh_json
 from recon_node.streams.model_rules import ContentChange, ContentRules
 from recon_node.streams.stream_data import StreamData
 
@@ -130,8 +129,8 @@ def test_a_stream_that_takes_too_much_is_not_computed(monkeypatch: pytest.Monkey
     model = definition({"properties": {"a": {}, "b": {}}})
     events = stream({"a": LONG, "b": 0}, [[add("/b", n)] for n in range(20)])
     assert len(states(events, model)) == 21
-    monkeypatch.setattr(budget, "STREAM", 1_000_000)
-    monkeypatch.setattr(budget, "STREAM_BYTE", 2)
+    monkeypatch.setattr(json_values, "STREAM", 1_000_000)
+    monkeypatch.setattr(json_values, "STREAM_BYTE", 2)
     walk = StreamStates(events, {MODEL.cid: model})
     with pytest.raises(BudgetError, match="the stream takes more than"):
         list(walk.all())
@@ -149,10 +148,10 @@ def test_the_content_after_each_signed_event_is_paid_for(monkeypatch: pytest.Mon
     later = walk.with_event(data_event(KEY, events[0], [events[-1].cid], []), None)
     [state] = later.all()
     assert 1_100_000 < later.summary(state.event_cid).written < 1_102_000
-    monkeypatch.setattr(budget, "ROWS", 1_000_000 - budget.STREAM_BYTE * walk._size)
+    monkeypatch.setattr(json_values, "ROWS", 1_000_000 - json_values.STREAM_BYTE * walk._size)
     with pytest.raises(BudgetError, match="takes more than 1,000,000 bytes"):
         _ = StreamStates([*events, *anchors]).rejected
-    monkeypatch.setattr(budget, "ROWS", 1_001_000 - budget.STREAM_BYTE * walk._size)
+    monkeypatch.setattr(json_values, "ROWS", 1_001_000 - json_values.STREAM_BYTE * walk._size)
     assert not StreamStates([*events, *anchors]).rejected
 
 

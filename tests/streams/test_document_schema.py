@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import document_schema
-from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.document_schema import DocumentSchema, compiled
-from recon_node.streams.json_values import json_equal, weigh_json
+from recon_node.streams.json_values import Budget, BudgetError, json_equal, weigh_json
 from recon_node.streams.schema_price import SchemaError
 
 CODE = CID.of(DAG_CBOR, b"code")
@@ -247,7 +246,7 @@ def test_the_schemas_in_memory_are_few_and_small_together(monkeypatch: pytest.Mo
 HOLDING = r"""
 import sys
 from pathlib import Path
-from recon_node.streams.budget import Budget
+from recon_node.streams.json_values import Budget
 from recon_node.streams.document_schema import DocumentSchema
 
 def resident() -> int:

@@ -10,7 +10,7 @@ from test_json_patch import DOCUMENTS, patched, same
 
 from recon_node.ipld import CID
 from recon_node.streams import json_diff, json_equal
-from recon_node.streams.budget import Budget
+from recon_node.streams.json_values import Budget
 
 ARRAYS = st.lists(st.integers(0, 3), max_size=8)
 

@@ -14,9 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.streams import json_patch
-from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.json_patch import apply_patch, parse_pointer
-from recon_node.streams.json_values import MAX_DEPTH, MAX_WEIGHT, JsonPatchError, weigh_json
+from recon_node.streams.json_values import (
+    MAX_DEPTH,
+    MAX_WEIGHT,
+    Budget,
+    BudgetError,
+    JsonPatchError,
+    weigh_json,
+)
 
 KEYS = st.sampled_from(["a", "b", "0", "1", "-", "~", "a/b", ""])
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-2, 2), st.text("ab", max_size=2))

@@ -11,9 +11,9 @@ from stream_samples import KEY, REJECTED, Writer, put
 
 from recon_node.ceramic.builder import signed_event
 from recon_node.ipld import CID
-from recon_node.streams import MergeProposal, Stream, budget, json_equal
-from recon_node.streams.budget import Budget, BudgetError
+from recon_node.streams import MergeProposal, Stream, json_equal, json_values
 from recon_node.streams.json_patch import parse_pointer
+from recon_node.streams.json_values import Budget, BudgetError
 
 NAMES = ("a", "b", "c", "d")
 VALUES = st.one_of(st.integers(0, 2), st.dictionaries(st.sampled_from("xyz"), st.integers(0, 2)))
@@ -269,6 +269,6 @@ def test_preferring_a_tip_copies_each_object_once(monkeypatch: pytest.MonkeyPatc
 
 def test_preferring_a_tip_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     proposal = _conflicts_below("n", 1000)
-    monkeypatch.setattr(budget, "MERGE", 100_000)
+    monkeypatch.setattr(json_values, "MERGE", 100_000)
     with pytest.raises(BudgetError, match="a proposal to merge the stream takes more"):
         proposal.preferring(proposal.prevs[1])

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from recon_node.streams import why_unusable
-from recon_node.streams.budget import Budget
 from recon_node.streams.document_schema import compiled
-from recon_node.streams.json_values import weigh_json
+from recon_node.streams.json_values import Budget, weigh_json
 
 DATA = Path(__file__).parents[1] / "data" / "public_models.json"
 MODELS = json.loads(DATA.read_text())["models"]

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.streams.budget import Budget
 from recon_node.streams.document_schema import DocumentSchema
-from recon_node.streams.json_values import measure
+from recon_node.streams.json_values import Budget, measure
 
 DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

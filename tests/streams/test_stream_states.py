@@ -20,11 +20,10 @@ from recon_node.streams import (
     StreamData,
     StreamShapeError,
     StreamStates,
-    budget,
+    json_values,
     state,
 )
-from recon_node.streams.budget import EVENT
-from recon_node.streams.json_values import MAX_DEPTH
+from recon_node.streams.json_values import EVENT, MAX_DEPTH
 
 DEFINITIONS = {
     MODEL.cid: {
@@ -186,7 +185,7 @@ def test_simple_events_are_computed_and_paid_for_as_all_others(
         return found, states.rejected, paid.spent, paid.written
 
     with pytest.MonkeyPatch.context() as patching:
-        for place in (budget, state):
+        for place in (json_values, state):
             patching.setattr(place, "EVENT", most)
         quickly = outcome()
         patching.setattr(StreamStates, "_apply_simple", lambda *_: None)

@@ -21,8 +21,8 @@ from recon_node.streams import (
     select_tip,
     tip_rounds,
 )
-from recon_node.streams.budget import BudgetError
 from recon_node.streams.graph import heights
+from recon_node.streams.json_values import BudgetError
 
 # Every figure of CIP-145 as a graph, and five cases on what its text leaves open.
 FIGURES = json.loads((Path(__file__).parent.parent / "data" / "cip145.json").read_text())["cases"]

@@ -40,7 +40,7 @@ from recon_node.recon import KeyRange
 from recon_node.store import FoundEvent, ListedStream, State, StreamFilter, StreamPage
 from recon_node.store.damage import DamagedEventError
 from recon_node.streams import Stream, StreamShapeError
-from recon_node.streams.budget import BudgetError
+from recon_node.streams.json_values import BudgetError
 
 MAX_PAGE: Final = 1000
 """Entries of a page, at most."""
