@@ -28,8 +28,7 @@ from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.rings import MODEL_RING
 from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import open_host
-from recon_node.recon.keys.ordered_keys import Summary
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import KeyRange, Summary
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.ring.ring_codec import (
     Decoder,

@@ -11,9 +11,9 @@ from recon_node.recon.cip124 import RECON_1_0
 from recon_node.recon.coded import RECON_1_2
 from recon_node.recon.keys.ids import find
 from recon_node.recon.keys.key_store import KeyStore, KeyView
-from recon_node.recon.keys.ordered_keys import Summary
-from recon_node.recon.keys.ranges import (
+from recon_node.recon.keys.ordered_keys import (
     KeyRange,
+    Summary,
     covers,
     intersect_ranges,
     merge_ranges,

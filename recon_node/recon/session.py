@@ -65,7 +65,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeAlias, T
 from recon_node.base.steps import run_steps
 from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.key_store import KeyView
-from recon_node.recon.keys.ranges import KeyRange, merge_ranges
+from recon_node.recon.keys.ordered_keys import KeyRange, merge_ranges
 
 M = TypeVar("M")
 T = TypeVar("T")

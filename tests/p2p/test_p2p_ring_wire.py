@@ -13,7 +13,7 @@ from recon_node.p2p.sync.ring_events import MAX_QUEUED, READ_SIZE, RingWire
 from recon_node.p2p.sync.sessions import Tally, converse
 from recon_node.recon import RemoteProtocolError
 from recon_node.recon.keys.key_store import KeyStore
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_codec import (
     Finished,

@@ -33,7 +33,7 @@ from recon_node.recon.cip124.cip124_codec import Cip124Message, encode_message
 from recon_node.recon.coded import coded_reply, estimates, messages
 from recon_node.recon.coded.messages import Gaps, Say
 from recon_node.recon.coded.messages import Message as CodedMessage
-from recon_node.recon.keys.ranges import common_prefix
+from recon_node.recon.keys.ordered_keys import common_prefix
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 
 WHOLE = KeyRange(*network_range(NETWORK))

@@ -28,7 +28,7 @@ from recon_node.recon.coded.messages import (
     Say,
     weigh,
 )
-from recon_node.recon.keys.ranges import separator
+from recon_node.recon.keys.ordered_keys import separator
 from recon_node.recon.keys.sketch import MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Symbols
 
 MIB = 1 << 20

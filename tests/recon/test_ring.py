@@ -14,8 +14,7 @@ from support import sdk_sample
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
 from recon_node.ceramic.network import Network
 from recon_node.recon.keys.key_store import KeyStore
-from recon_node.recon.keys.ordered_keys import Summary
-from recon_node.recon.keys.ranges import KeyRange, merge_ranges
+from recon_node.recon.keys.ordered_keys import KeyRange, Summary, merge_ranges
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.ring import ring_codec
 from recon_node.recon.ring.ring import Ring

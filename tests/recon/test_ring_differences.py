@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.recon.keys.key_store import KeyStore
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.ring import differences as module
 from recon_node.recon.ring.differences import Differences, Ending, Exchange, PeerKeys
 from recon_node.recon.ring.ring import Ring

@@ -30,7 +30,7 @@ from recon_node.ceramic import FIELDS_SIZE, Network, prefix_range, rendezvous
 from recon_node.ipld import MAX_VARINT, VarintError, decode_varint, encode_varint
 from recon_node.p2p.errors import PeerProtocolError
 from recon_node.recon import KeyRange
-from recon_node.recon.keys.ranges import common_prefix
+from recon_node.recon.keys.ordered_keys import common_prefix
 
 INTERESTS_PROTOCOL: Final = "/ceramic/interests/1.0.0"
 MAX_PREFIXES: Final = 4096

@@ -20,7 +20,7 @@ from typing import Final
 
 from recon_node.ceramic import EventId, EventIdError, scan
 from recon_node.ipld import encode_varint
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.keys.sha256a import DIGEST_SIZE, MULTICODEC, ZERO
 from recon_node.recon.session import RemoteProtocolError
 

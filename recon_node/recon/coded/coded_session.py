@@ -93,7 +93,7 @@ from recon_node.recon.coded.messages import (
 )
 from recon_node.recon.coded.salted import Salted, salt_of
 from recon_node.recon.keys.ids import groups, in_key_order
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.keys.sketch import (
     ID_SIZE,
     MAX_SYMBOLS,

@@ -25,8 +25,7 @@ from recon_node.recon.coded.messages import (
 )
 from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.ids import find, not_held
-from recon_node.recon.keys.ordered_keys import OrderedKeys
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 from recon_node.recon.keys.sketch import (
     ID_SIZE,

@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from recon_node.ipld import encode_varint
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
 from recon_node.recon.keys.sketch import ID_SIZE, NO_IDS, Ids, Symbols
 from recon_node.recon.session import RemoteProtocolError, Side

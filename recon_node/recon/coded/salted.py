@@ -12,7 +12,7 @@ from typing import Final
 
 from recon_node.recon.coded.coded_reply import CodedReply
 from recon_node.recon.coded.messages import SALT_SIZE, fingerprint
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.recon.session import RemoteProtocolError, Side, Steps
 

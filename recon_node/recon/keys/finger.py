@@ -18,8 +18,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from recon_node.recon.keys.ordered_keys import Inner, Leaf, OrderedKeys, TreeNode, even_ranks
-from recon_node.recon.keys.ranges import common_prefix, separator
+from recon_node.recon.keys.ordered_keys import (
+    Inner,
+    Leaf,
+    OrderedKeys,
+    TreeNode,
+    common_prefix,
+    even_ranks,
+    separator,
+)
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread, spread_run
 
 _CUT_REACH: Final = 6

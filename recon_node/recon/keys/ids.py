@@ -16,8 +16,7 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from recon_node.recon.keys.ordered_keys import Bisect, Inner, Leaf, OrderedKeys, TreeNode
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import Bisect, Inner, KeyRange, Leaf, OrderedKeys, TreeNode
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE
 from recon_node.recon.keys.sketch import NO_IDS, Ids, among_ordered, distinct, ids_of
 

@@ -25,6 +25,7 @@ from typing import Final
 
 from recon_node.recon.keys.ordered_keys import (
     Inner,
+    KeyRange,
     Leaf,
     OrderedKeys,
     TreeNode,
@@ -33,7 +34,6 @@ from recon_node.recon.keys.ordered_keys import (
     leaf_to_grow,
 )
 from recon_node.recon.keys.packed import Pages, pack
-from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import lanes_of, spread, spread_run
 from recon_node.recon.keys.sketch import Sketch
 from recon_node.recon.keys.sums import LOOKS, LtHash, Sketches

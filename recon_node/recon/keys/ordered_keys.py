@@ -1,8 +1,13 @@
-"""The tree of a key store, and what can be read from it: keys in order, hash and size of any range.
+"""Keys in order: ranges of them, and the tree of a key store, which has the hash and size of any.
 
-It is a B+ tree whose nodes know the hash and number of the keys below. A leaf is a sorted list of
-keys, with their sha2-256 digests beside it in one byte string. That takes 32 bytes a key instead of
-60 as an object, and the digests of neighbours are a slice that can be added up at once
+A range has all keys strictly between two bounds. A bound may be a key or a *fencepost*, a bound
+that is not a key. Because both ends are open, the ranges left and right of a key never contain the
+key itself, and a list of ranges that share their bounds partitions the keys between the first and
+the last bound, except the bounds.
+
+The tree is a B+ tree whose nodes know the hash and number of the keys below. A leaf is a sorted
+list of keys, with their sha2-256 digests beside it in one byte string. That takes 32 bytes a key
+instead of 60 as an object, and the digests of neighbours are a slice that can be added up at once
 (`spread_run`).
 
 An inner node is a list of children. Between two children stands a *bound*: a string above all keys
@@ -33,13 +38,13 @@ its page; abandoning one costs nothing.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate, islice, pairwise
 from operator import eq
+from typing import NamedTuple
 
-from recon_node.recon.keys.ranges import KeyRange, separator
 from recon_node.recon.keys.sha256a import (
     COUNT_SHIFT,
     DIGEST_SIZE,
@@ -49,6 +54,104 @@ from recon_node.recon.keys.sha256a import (
     spread_runs,
 )
 from recon_node.recon.keys.sketch import Ids
+
+
+class KeyRange(NamedTuple):
+    """The keys strictly between `lower` and `upper`; empty when the bounds do not ascend."""
+
+    lower: bytes
+    upper: bytes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key can lie in the range."""
+        return self.lower >= self.upper
+
+    def covers(self, key: bytes) -> bool:
+        """Return whether the key lies strictly between the bounds."""
+        return self.lower < key < self.upper
+
+    def intersect(self, other: KeyRange) -> KeyRange | None:
+        """Return the part common to both ranges, or None if they do not overlap."""
+        common = KeyRange(max(self.lower, other.lower), min(self.upper, other.upper))
+        return None if common.is_empty else common
+
+
+def merge_ranges(ranges: Iterable[KeyRange]) -> list[KeyRange]:
+    """Return the fewest ranges with the same keys, in ascending order.
+
+    Ranges that only touch stay separate: the bound that they share is in neither.
+    """
+    merged: list[KeyRange] = []
+    for key_range in sorted(key_range for key_range in ranges if not key_range.is_empty):
+        if merged and key_range.lower < merged[-1].upper:
+            last = merged[-1]
+            merged[-1] = KeyRange(last.lower, max(last.upper, key_range.upper))
+        else:
+            merged.append(key_range)
+    return merged
+
+
+def intersect_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> list[KeyRange]:
+    """Return the ranges common to two sets of ranges, ascending, in O((a + b) log (a + b))."""
+    a, b = merge_ranges(ours), merge_ranges(theirs)
+    common: list[KeyRange] = []
+    i = j = 0
+    while i < len(a) and j < len(b):
+        overlap = a[i].intersect(b[j])
+        if overlap is not None:
+            common.append(overlap)
+        if a[i].upper < b[j].upper:
+            i += 1
+        else:
+            j += 1
+    return common
+
+
+def subtract_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> list[KeyRange]:
+    """Return the parts of some ranges, ascending, that lie in none of the others."""
+    taken = merge_ranges(theirs)
+    left: list[KeyRange] = []
+    at = 0
+    for key_range in merge_ranges(ours):
+        while at < len(taken) and taken[at].upper <= key_range.lower:
+            at += 1
+        start = key_range.lower
+        for other in islice(taken, at, None):
+            if other.lower >= key_range.upper:
+                break
+            if start < other.lower:
+                left.append(KeyRange(start, other.lower))
+            start = other.upper
+        if start < key_range.upper:
+            left.append(KeyRange(start, key_range.upper))
+    return left
+
+
+def covers(ranges: Sequence[KeyRange], key: bytes) -> bool:
+    """Return whether a key lies in one of the ranges, which are ascending and apart."""
+    at = bisect_left(ranges, (key,)) - 1
+    return at >= 0 and ranges[at].covers(key)
+
+
+def separator(left: bytes, right: bytes) -> bytes:
+    """Return a shortest string that lies strictly between two keys.
+
+    EventIds are self-delimiting, so that none is a prefix of another and there always is one.
+    """
+    shortest = right[: common_prefix(left, right) + 1]
+    return left + b"\x00" if shortest == right else shortest
+
+
+def common_prefix(a: bytes, b: bytes) -> int:
+    """Return the length of the longest common prefix."""
+    size = len(a) if len(a) < len(b) else len(b)
+    differing = _from_bytes(a[:size]) ^ _from_bytes(b[:size])  # the first byte is the highest
+    return size - (differing.bit_length() + 7) // 8  # as many bytes as the difference takes
+
+
+_from_bytes = int.from_bytes
+
 
 Bisect = Callable[[list[bytes], bytes], int]
 """`bisect_left` to exclude a key that equals the bound, `bisect_right` to include it."""

@@ -22,8 +22,7 @@ from typing import Final, SupportsIndex, overload
 
 import numpy as np
 
-from recon_node.recon.keys.ordered_keys import Leaf, TreeNode, leaves_below, stack
-from recon_node.recon.keys.ranges import separator
+from recon_node.recon.keys.ordered_keys import Leaf, TreeNode, leaves_below, separator, stack
 from recon_node.recon.keys.sha256a import DIGEST_SIZE, spread_runs
 
 _LENGTH_SIZE: Final = 2

@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 
 from recon_node.ipld import encode_varint
 from recon_node.recon.keys.ids import groups
-from recon_node.recon.keys.ordered_keys import OrderedKeys
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, id_sum
 from recon_node.recon.keys.sketch import COUNTS, Sketch, ids_of
 

@@ -33,8 +33,7 @@ from typing import Final
 from recon_node.base.latest import Latest
 from recon_node.fairness.pacing import Backoff
 from recon_node.recon.keys.key_store import KeyStore, KeyView
-from recon_node.recon.keys.ordered_keys import Summary
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import KeyRange, Summary
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, Sha256a
 from recon_node.recon.ring.ring_session import BATCH_VALUES
 

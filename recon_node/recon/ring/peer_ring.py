@@ -35,7 +35,7 @@ from nacl.signing import SigningKey
 from recon_node.ceramic.auth.did import Ed25519Key, ed25519_did
 from recon_node.ipld import multibase
 from recon_node.recon.keys.key_store import KeyStore
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.ring.ring import Ring
 
 MAX_EXPIRY: Final = 99_999_999_999

@@ -12,8 +12,7 @@ from enum import Enum, auto
 from itertools import pairwise
 from typing import Final, Protocol
 
-from recon_node.recon.keys.ordered_keys import Summary
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ordered_keys import KeyRange, Summary
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.ring.ring_codec import RangeHash
 

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from recon_node.recon.keys.ranges import KeyRange, intersect_ranges, merge_ranges
+from recon_node.recon.keys.ordered_keys import KeyRange, intersect_ranges, merge_ranges
 from recon_node.recon.ring.ring import Outcome, Ring
 from recon_node.recon.ring.ring_codec import (
     Finished,

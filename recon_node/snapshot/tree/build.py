@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from recon_node.recon import Sha256a
-from recon_node.recon.keys.ranges import separator
+from recon_node.recon.keys.ordered_keys import separator
 from recon_node.recon.keys.sha256a import DIGEST_SIZE, spread
 from recon_node.snapshot.tree.nodes import (
     ALWAYS_SMALLER,

@@ -61,7 +61,7 @@ from recon_node.ipld import (
 )
 from recon_node.ipld.cid import cid_head
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.recon.keys.ranges import common_prefix
+from recon_node.recon.keys.ordered_keys import common_prefix
 from recon_node.recon.keys.sha256a import DIGEST_BITS, DIGEST_SIZE, lanes_of, spread
 
 NEIGHBOURS: Final = 3
