@@ -17,7 +17,7 @@ from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import RECON_1_2
 from recon_node.recon.coded.messages import CLOSING_SIZE, END, KEYS, Gaps, Listed, Message
-from recon_node.recon.keys.sketch import NO_IDS
+from recon_node.recon.keys.sums import NO_IDS
 
 SECONDS: Final = 10.0
 """How long each attack lasts."""

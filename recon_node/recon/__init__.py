@@ -20,7 +20,7 @@ from recon_node.recon.keys.ordered_keys import (
     subtract_ranges,
 )
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
-from recon_node.recon.keys.sketch import ID_SIZE, id_of
+from recon_node.recon.keys.sums import ID_SIZE, id_of
 from recon_node.recon.session import (
     DEFAULT_SETTINGS,
     Actions,

@@ -90,7 +90,7 @@ class Fetch:
 
 
 class Missing(NamedTuple):
-    """Keys of the peer's that we lack, by their ids (sketch.py)."""
+    """Keys of the peer's that we lack, by their ids (sums.py)."""
 
     key_range: KeyRange
     """Where they lie."""

@@ -8,7 +8,7 @@ import trio
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import Meter
 from recon_node.recon import KeyRange, KeyStore
-from recon_node.recon.keys.sums import LOOKS, MAX_SKETCHES
+from recon_node.recon.keys.key_store import LOOKS, MAX_SKETCHES
 
 KEYS = KeyStore(hashlib.sha256(b"%d" % number).digest() * 2 for number in range(3000))
 TOP = b"\xff" * 65

@@ -18,8 +18,7 @@ from recon_node.recon.cip124.cip124_session import Session10
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, NOTHING_LISTED, Body, Gaps, Say, fingerprint
 from recon_node.recon.keys.sha256a import lanes_of
-from recon_node.recon.keys.sketch import ids_of
-from recon_node.recon.keys.sums import LtHash
+from recon_node.recon.keys.sums import LtHash, ids_of
 from recon_node.recon.session import Failed, Fetch, FetchById, Missing, TurnSession, turn_of
 
 LOWEST, HIGHEST = b"", b"\xff" * 40

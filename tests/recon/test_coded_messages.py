@@ -29,7 +29,7 @@ from recon_node.recon.coded.messages import (
     weigh,
 )
 from recon_node.recon.keys.ordered_keys import separator
-from recon_node.recon.keys.sketch import MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Symbols
+from recon_node.recon.keys.sums import MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Symbols
 
 MIB = 1 << 20
 RANGE = KeyRange(network_range(MAINNET)[0], network_range(IN_MEMORY)[1])

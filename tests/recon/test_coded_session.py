@@ -15,9 +15,8 @@ from recon_node.recon.coded import RECON_1_2, estimates
 from recon_node.recon.coded import coded_session as session_module
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, Estimate, Gaps, Listed, Message, Say
-from recon_node.recon.keys import sketch as sketch_module
-from recon_node.recon.keys import sums
-from recon_node.recon.keys.sketch import MAX_SYMBOLS, NO_IDS, Ids, Symbols
+from recon_node.recon.keys import key_store, sums
+from recon_node.recon.keys.sums import MAX_SYMBOLS, NO_IDS, Ids, Symbols
 
 
 def sides(common: int, differing: set[int], session: Any = FetchesById) -> tuple[Peer, Peer]:
@@ -160,7 +159,7 @@ def test_too_few_symbols_are_answered_with_more(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_sketch_goes_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "MAX_SKETCHES", 0)
+    monkeypatch.setattr(key_store, "MAX_SKETCHES", 0)
     _, sent = converge(*sides(5_000, {1, 2_000, 4_000}))
     assert all(message.symbols is None for message in sent)
 
@@ -202,8 +201,8 @@ def narrow_ids(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
         return np.ascontiguousarray(np.frombuffer(digests, "<u8")[::4] & mask)
 
     monkeypatch.setattr("recon_node.recon.keys.ids.ids_of", ids_of)
-    monkeypatch.setattr("recon_node.recon.keys.sums.ids_of", ids_of)
-    assert sketch_module.ids_of is not ids_of
+    monkeypatch.setattr("recon_node.recon.keys.key_store.ids_of", ids_of)
+    assert sums.ids_of is not ids_of
 
 
 @given(st.sets(st.integers(0, 400), max_size=60), st.integers(0, 12), st.integers(1, 8))

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, id_of
-from recon_node.recon.keys import sums
-from recon_node.recon.keys.sketch import Sketch
-from recon_node.recon.keys.sums import LtHash
+from recon_node.recon.keys import key_store
+from recon_node.recon.keys.sums import LtHash, Sketch
 
 WHOLE = KeyRange(b"", b"\xff" * 9)
 RANGES = [WHOLE, *(KeyRange(bytes([n]), bytes([n + 60])) for n in range(0, 180, 30))]
@@ -46,9 +45,9 @@ def test_a_kept_sum_is_that_of_the_keys_after_any_changes(
 ) -> None:
     """Whether it is being made meanwhile, kept, or made again because others took its place."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sums, "_QUICKLY_HASHED", 2)
-        patch.setattr(sums, "MAX_HASHES", 3)
-        patch.setattr(sums, "_BATCH", 5)
+        patch.setattr(key_store, "_QUICKLY_HASHED", 2)
+        patch.setattr(key_store, "MAX_HASHES", 3)
+        patch.setattr(key_store, "_BATCH", 5)
         store = KeyStore(keys, leaf_size=2, fan_out=2)
         making = [(WHOLE, make(store, WHOLE))]
         for what, operand in changes:
@@ -78,7 +77,7 @@ def test_all_keys_go_while_a_sum_is_being_made(
     monkeypatch: pytest.MonkeyPatch, make: Make, done: int
 ) -> None:
     """Those that were added are taken out, the last of them included, and the others not."""
-    monkeypatch.setattr(sums, "_QUICKLY_HASHED", 2)
+    monkeypatch.setattr(key_store, "_QUICKLY_HASHED", 2)
     keys = [b"%05d" % number for number in range(20_000)]
     store = KeyStore(keys)
     making = make(store, WHOLE)
@@ -91,18 +90,18 @@ def test_all_keys_go_while_a_sum_is_being_made(
 
 @pytest.mark.parametrize(
     ("make", "most"),
-    [(KeyStore.sketch, sums.MAX_SKETCHES), (KeyStore.lthash, sums.MAX_HASHES)],
+    [(KeyStore.sketch, key_store.MAX_SKETCHES), (KeyStore.lthash, key_store.MAX_HASHES)],
 )
 def test_a_store_keeps_a_bounded_number_of_sums(make: Make, most: int) -> None:
     store = KeyStore(b"%04d" % n for n in range(600))
     for n in range(most + 10):
         assert run_steps(make(store, KeyRange(b"%04d" % n, b"%04d" % (n + 300)))) is not None
-    assert len(store._sketches._kept) == most
+    assert len(store._sums._kept) == most
 
 
 def test_no_slot_is_left_while_all_sketches_are_in_the_making() -> None:
     store = KeyStore(b"%d" % n for n in range(500))
-    ranges = [KeyRange(b"", b"9" * n) for n in range(1, sums.MAX_SKETCHES + 2)]
+    ranges = [KeyRange(b"", b"9" * n) for n in range(1, key_store.MAX_SKETCHES + 2)]
     making = [store.sketch(key_range) for key_range in ranges]
     for steps in making[:-1]:
         next(steps)
@@ -118,8 +117,8 @@ def test_loaded_sums_are_those_of_the_keys_after_any_changes(
 ) -> None:
     """Those that were complete are; the others are made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sums, "_QUICKLY_HASHED", 0)
-        patch.setattr(sums, "_BATCH", 5)
+        patch.setattr(key_store, "_QUICKLY_HASHED", 0)
+        patch.setattr(key_store, "_BATCH", 5)
         first = KeyStore(keys, leaf_size=2, fan_out=2)
         for number in made:
             run_steps(first.lthash(RANGES[number]))
@@ -141,7 +140,7 @@ def test_loaded_sums_are_those_of_the_keys_after_any_changes(
 
 
 def test_sums_of_other_keys_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "_QUICKLY_HASHED", 0)
+    monkeypatch.setattr(key_store, "_QUICKLY_HASHED", 0)
     keys = [b"%04d" % number for number in range(300)]
     for make in (KeyStore.sketch, KeyStore.lthash):
         store = KeyStore(keys)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, find, id_of
 from recon_node.recon.keys import ids as key_ids
-from recon_node.recon.keys import sketch
+from recon_node.recon.keys import sums as sums_module
 from recon_node.recon.keys.ids import not_held
-from recon_node.recon.keys.sketch import (
+from recon_node.recon.keys.sums import (
     COLUMNS,
     MAX_SYMBOLS,
     ROWS,
@@ -268,7 +268,7 @@ def test_few_symbols_decode_as_many_do(data: st.DataObject) -> None:
             changed[index] = value % 2 ** (8 * changed.itemsize)
     few = decoded(symbols)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sketch, "_FEW_SYMBOLS", -1)
+        patch.setattr(sums_module, "_FEW_SYMBOLS", -1)
         many = decoded(symbols)
     if few is None or many is None:
         assert few is many

@@ -25,7 +25,7 @@ from recon_node.base.steps import run_steps
 from recon_node.ceramic import network_range
 from recon_node.ceramic.builder import controller_of
 from recon_node.recon import KeyRange, KeyStore, KeyView
-from recon_node.recon.keys import sums
+from recon_node.recon.keys import key_store
 from recon_node.store import Policy, Store, StoreSettings, open_store
 from recon_node.store.db import saved_keys
 from recon_node.store.db.log import EventLog
@@ -47,7 +47,7 @@ def few(*, used: bool = True, saving: bool = False) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(saved_keys, "FEWEST", 1)
-        patch.setattr(sums, "_QUICKLY_HASHED", -1)
+        patch.setattr(key_store, "_QUICKLY_HASHED", -1)
         if used:
             patch.setattr(saved_keys, "_MOST_CHANGES", 1e9)
         if not saving:
@@ -77,7 +77,7 @@ def assert_right(store: Store, keys: list[bytes]) -> None:
     assert store.keys.summarize() == anew.summarize()
     make_sums(store.keys)
     make_sums(anew)
-    kept, right = store.keys._sketches._kept, anew._sketches._kept
+    kept, right = store.keys._sums._kept, anew._sums._kept
     assert {name: made.sum.packed() for name, made in kept.items()} == {
         name: made.sum.packed() for name, made in right.items()
     }
@@ -176,7 +176,7 @@ async def saved(directory: Path, seed: int) -> list[bytes]:
 @contextmanager
 def no_sum_is_made() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recon_node.recon.keys.sums.groups", None)
+        patch.setattr("recon_node.recon.keys.key_store.groups", None)
         yield
 
 

@@ -28,7 +28,7 @@ from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.ids import Group, groups
 from recon_node.recon.keys.ordered_keys import KeyRange, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, lanes_of
-from recon_node.recon.keys.sketch import ID_SIZE, NO_IDS, Ids, among_ordered
+from recon_node.recon.keys.sums import ID_SIZE, NO_IDS, Ids, among_ordered
 from recon_node.recon.session import Side
 
 MAX_TURN: Final = 16

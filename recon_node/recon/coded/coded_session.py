@@ -5,7 +5,7 @@ Theory of operation
 It opens with a range and the digest of an LtHash of all keys in it. A digest that is right is
 answered with AGREED, so that two sides in sync say some 100 bytes and 2. One that is wrong is
 answered with an *estimate*: a table that tells how many keys differ, hints that tell where, and the
-first few symbols of a sketch (sketch.py)::
+first few symbols of a sketch (sums.py)::
 
     initiator   range, closing, count
     responder   estimate: table, hints, 8 symbols
@@ -94,18 +94,18 @@ from recon_node.recon.coded.messages import (
 from recon_node.recon.coded.salted import Salted, salt_of
 from recon_node.recon.keys.ids import groups, in_key_order
 from recon_node.recon.keys.ordered_keys import KeyRange
-from recon_node.recon.keys.sketch import (
+from recon_node.recon.keys.sums import (
     ID_SIZE,
     MAX_SYMBOLS,
     NO_IDS,
     Difference,
     Ids,
+    LtHash,
     Symbols,
     at_least,
     decode,
     symbols_for,
 )
-from recon_node.recon.keys.sums import LtHash
 from recon_node.recon.session import (
     FETCHED_AT_ONCE,
     GAPS_A_STEP,

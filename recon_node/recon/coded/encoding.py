@@ -51,7 +51,7 @@ from recon_node.recon.coded.messages import (
     weight_of,
 )
 from recon_node.recon.keys.ordered_keys import KeyRange, common_prefix
-from recon_node.recon.keys.sketch import ID_SIZE, MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Ids, Symbols
+from recon_node.recon.keys.sums import ID_SIZE, MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Ids, Symbols
 from recon_node.recon.session import RemoteProtocolError
 
 _KEYS_A_WEIGHING: Final = 256

@@ -27,7 +27,7 @@ from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.ids import find, not_held
 from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
-from recon_node.recon.keys.sketch import (
+from recon_node.recon.keys.sums import (
     ID_SIZE,
     MAX_SYMBOLS,
     NO_IDS,

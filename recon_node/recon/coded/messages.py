@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from recon_node.ipld import encode_varint
 from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
-from recon_node.recon.keys.sketch import ID_SIZE, NO_IDS, Ids, Symbols
+from recon_node.recon.keys.sums import ID_SIZE, NO_IDS, Ids, Symbols
 from recon_node.recon.session import RemoteProtocolError, Side
 
 FINGERPRINT_SIZE: Final = 16
@@ -134,7 +134,7 @@ class Estimate(NamedTuple):
     """What tells about how many keys differ, and where."""
 
     table: bytes
-    """The sender's table of bits (sketch.py)."""
+    """The sender's table of bits (sums.py)."""
     bounds: tuple[bytes, ...]
     """What divides the range into parts, ascending."""
     hints: tuple[bytes, ...]

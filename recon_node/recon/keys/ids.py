@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from recon_node.recon.keys.ordered_keys import Bisect, Inner, KeyRange, Leaf, OrderedKeys, TreeNode
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE
-from recon_node.recon.keys.sketch import NO_IDS, Ids, among_ordered, distinct, ids_of
+from recon_node.recon.keys.sums import NO_IDS, Ids, among_ordered, distinct, ids_of
 
 _GROUPS_A_STEP: Final = 64
 """Groups that are compared between two yields: about a millisecond. At least 2."""
