@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from recon_node.recon.cip124 import RECON_1_0
 from recon_node.recon.coded import RECON_1_2
-from recon_node.recon.keys.ids import find
 from recon_node.recon.keys.key_store import KeyStore, KeyView
+from recon_node.recon.keys.lookups import find
 from recon_node.recon.keys.ordered_keys import (
     KeyRange,
     Summary,

@@ -63,8 +63,8 @@ from math import ceil, log
 from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from recon_node.base.steps import run_steps
-from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.key_store import KeyView
+from recon_node.recon.keys.lookups import Finger
 from recon_node.recon.keys.ordered_keys import KeyRange, merge_ranges
 
 M = TypeVar("M")

@@ -200,7 +200,7 @@ def narrow_ids(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
         mask = np.uint64(2**bits - 1)
         return np.ascontiguousarray(np.frombuffer(digests, "<u8")[::4] & mask)
 
-    monkeypatch.setattr("recon_node.recon.keys.ids.ids_of", ids_of)
+    monkeypatch.setattr("recon_node.recon.keys.lookups.ids_of", ids_of)
     monkeypatch.setattr("recon_node.recon.keys.key_store.ids_of", ids_of)
     assert sums.ids_of is not ids_of
 

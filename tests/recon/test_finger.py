@@ -8,7 +8,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from recon_node.recon import KeyRange, KeyStore, Sha256a
-from recon_node.recon.keys.finger import Finger
+from recon_node.recon.keys.lookups import Finger
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 
 KEY = st.binary(max_size=2)

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from recon_node.base.steps import run_steps
 from recon_node.recon import ZERO, KeyRange, KeyStore, Sha256a, Summary
-from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.key_store import FAN_OUT, LEAF_SIZE
+from recon_node.recon.keys.lookups import Finger
 from recon_node.recon.keys.ordered_keys import Inner, Leaf, leaves_below
 from recon_node.recon.keys.packed import PackedLeaf
 

@@ -9,7 +9,7 @@ from peers import FetchesById, Peer, reconcile
 from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, id_of
 from recon_node.recon.coded import coded_session
-from recon_node.recon.keys.ids import in_key_order, not_held
+from recon_node.recon.keys.lookups import in_key_order, not_held
 from recon_node.recon.keys.sums import distinct
 
 ALL = KeyRange(b"", b"\xff" * 9)

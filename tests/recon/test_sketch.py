@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, find, id_of
-from recon_node.recon.keys import ids as key_ids
+from recon_node.recon.keys import lookups
 from recon_node.recon.keys import sums as sums_module
-from recon_node.recon.keys.ids import not_held
+from recon_node.recon.keys.lookups import not_held
 from recon_node.recon.keys.sums import (
     COLUMNS,
     MAX_SYMBOLS,
@@ -222,8 +222,8 @@ def drain(steps: Generator[None, None, T], pause: Callable[[], object]) -> tuple
 def test_many_keys_are_found_while_the_store_changes(
     monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(key_ids, "_GROUPS_A_STEP", 2)
-    monkeypatch.setattr(key_ids, "_UNFILTERED_KEYS", few)
+    monkeypatch.setattr(lookups, "_GROUPS_A_STEP", 2)
+    monkeypatch.setattr(lookups, "_UNFILTERED_KEYS", few)
     rng = random.Random(3)
     keys = [rng.randbytes(8) for _ in range(20_000)]
     wanted, leaving, staying = keys[:5_000], keys[5_000:8_000], keys[8_000:10_000]
@@ -243,7 +243,7 @@ def test_many_keys_are_found_while_the_store_changes(
 
 
 def test_ids_are_compared_while_the_store_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_ids, "_GROUPS_A_STEP", 2)
+    monkeypatch.setattr(lookups, "_GROUPS_A_STEP", 2)
     rng = random.Random(4)
     keys = [rng.randbytes(8) for _ in range(6_000)]
     store = KeyStore(keys[:2_000], leaf_size=16, fan_out=8)

@@ -1,7 +1,7 @@
 """Writing an answer on `/ceramic/recon/1.0.0`, from its lower bound up.
 
 A bound may be a key, which is in neither of the gaps beside it. So a reply looks up the two
-*positions* around each bound (finger.py), once: the difference between the position left of one
+*positions* around each bound (lookups.py), once: the difference between the position left of one
 bound and that right of another is the hash and the number of the keys between. It keeps the
 positions of bounds until the store may have changed.
 """
@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from recon_node.recon.cip124.cip124_codec import AHASH_SIZE, Cip124Message
-from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.key_store import KeyView
+from recon_node.recon.keys.lookups import Finger
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
 from recon_node.recon.session import SessionSettings
 

@@ -24,8 +24,7 @@ from recon_node.recon.coded.messages import (
     Say,
     fingerprint,
 )
-from recon_node.recon.keys.finger import Finger
-from recon_node.recon.keys.ids import Group, groups
+from recon_node.recon.keys.lookups import Finger, Group, groups
 from recon_node.recon.keys.ordered_keys import KeyRange, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, lanes_of
 from recon_node.recon.keys.sums import ID_SIZE, NO_IDS, Ids, among_ordered
@@ -54,7 +53,7 @@ class CodedReply:
     """A turn being written, from the range's lower bound up, in one walk over the store.
 
     It knows where the current gap starts: the bound, and the *position* of that bound in the store
-    (finger.py). The difference between that and the position of the gap's upper bound is the hash
+    (lookups.py). The difference between that and the position of the gap's upper bound is the hash
     and the number of the keys between them, so one lookup tells whether the peer's fingerprint is
     right. The cuts that divide a gap come with their positions, so the fingerprints of the parts
     are differences, too. When the store may have changed, positions are forgotten.

@@ -92,7 +92,7 @@ from recon_node.recon.coded.messages import (
     PeerTurn,
 )
 from recon_node.recon.coded.salted import Salted, salt_of
-from recon_node.recon.keys.ids import groups, in_key_order
+from recon_node.recon.keys.lookups import groups, in_key_order
 from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.keys.sums import (
     ID_SIZE,

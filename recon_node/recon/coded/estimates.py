@@ -23,8 +23,7 @@ from recon_node.recon.coded.messages import (
     Message,
     fingerprint,
 )
-from recon_node.recon.keys.finger import Finger
-from recon_node.recon.keys.ids import find, not_held
+from recon_node.recon.keys.lookups import Finger, find, not_held
 from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 from recon_node.recon.keys.sums import (
@@ -60,7 +59,7 @@ class Part(NamedTuple):
     upper: bytes
     start: int
     end: int
-    """The positions of its bounds among our keys (finger.py)."""
+    """The positions of its bounds among our keys (lookups.py)."""
     differs: bool
 
     @property

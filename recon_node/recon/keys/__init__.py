@@ -1,1 +1,9 @@
-"""The set: keys, their hash (Sha256a), ranges, and the B+ tree that hashes any range of them."""
+"""The keys of a store, in memory, and what may be asked of them. In reading order:
+
+    sha256a       the hash of a set of keys, as sums of one integer
+    sums          what tells how two sets of keys differ, and whether they do
+    ordered_keys  ranges of keys, and the tree of keys in order
+    lookups       many keys at once: in order, or by their ids
+    packed        keys that stay in a file until they are read
+    key_store     the tree that changes, and the sums of a few ranges that it keeps
+"""

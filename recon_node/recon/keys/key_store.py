@@ -44,7 +44,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from recon_node.recon.keys.ids import groups
+from recon_node.recon.keys.lookups import groups
 from recon_node.recon.keys.ordered_keys import (
     Inner,
     KeyRange,
