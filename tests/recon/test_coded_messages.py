@@ -14,8 +14,7 @@ from plain_codec import KEYS, Column, PlainReader, columns, plain_bytes
 from recon_node.ceramic import IN_MEMORY, MAINNET, EventId, EventIdError, network_range
 from recon_node.ipld import VarintError, encode_varint
 from recon_node.recon import KeyRange, RemoteProtocolError
-from recon_node.recon.coded import encoding
-from recon_node.recon.coded.encoding import decode_message, encode_message
+from recon_node.recon.coded import messages as messages_module
 from recon_node.recon.coded.messages import (
     END,
     MAX_BOUND,
@@ -26,6 +25,8 @@ from recon_node.recon.coded.messages import (
     Message,
     MessageFlag,
     Say,
+    decode_message,
+    encode_message,
     weigh,
 )
 from recon_node.recon.keys.ordered_keys import separator
@@ -289,7 +290,7 @@ def test_a_claim_is_refused_before_anything_is_allocated(raw: bytes) -> None:
 @pytest.fixture
 def most_weight(monkeypatch: pytest.MonkeyPatch) -> int:
     """A sixteenth of what a message may weigh."""
-    monkeypatch.setattr(encoding, "MAX_WEIGHT", 1)
+    monkeypatch.setattr(messages_module, "MAX_WEIGHT", 1)
     return MIB
 
 

@@ -20,8 +20,17 @@ from recon_node.recon import (
     turn_of,
 )
 from recon_node.recon.coded.coded_session import CodedSession
-from recon_node.recon.coded.encoding import decode_message, encode_message
-from recon_node.recon.coded.messages import END, Body, Gaps, Message, MessageFlag, Say, fingerprint
+from recon_node.recon.coded.messages import (
+    END,
+    Body,
+    Gaps,
+    Message,
+    MessageFlag,
+    Say,
+    decode_message,
+    encode_message,
+    fingerprint,
+)
 from recon_node.recon.keys.ordered_keys import separator
 from recon_node.recon.keys.sums import LtHash
 

@@ -1,14 +1,18 @@
 """`/ceramic/recon/1.2.0`: coded symbols, ids in the place of keys, and short bounds.
 
-In reading order: `coded_session`, `messages`, `coded_reply`, `salted`, `estimates`,
-`encoding`.
+In reading order:
+
+    coded_session  a session: the theory, and what answers what
+    messages       what is said of a range, and its bytes
+    peer_turn      which messages are due, and what they tell of the difference
+    coded_reply    our turn, as it is written
+    salted         fingerprints that nobody could prepare for
 """
 
 from typing import Final
 
 from recon_node.recon.coded.coded_session import CodedSession
-from recon_node.recon.coded.encoding import decode_message, encode_message
-from recon_node.recon.coded.messages import Message, weigh
+from recon_node.recon.coded.messages import Message, decode_message, encode_message, weigh
 from recon_node.recon.session import Version
 
 RECON_1_2: Final[Version[Message]] = Version(

@@ -65,16 +65,6 @@ from typing import Final
 import numpy as np
 
 from recon_node.recon.coded.coded_reply import IDS_PER_LISTED_KEY, MAX_TURN, CodedReply
-from recon_node.recon.coded.estimates import (
-    FIRST_SYMBOLS,
-    TurnFindings,
-    compare,
-    ids_of_keys,
-    look_up_lists,
-    make_estimate,
-    plan,
-    where_they_differ,
-)
 from recon_node.recon.coded.messages import (
     END,
     FINGERPRINT,
@@ -83,13 +73,23 @@ from recon_node.recon.coded.messages import (
     NO_KEYS,
     NOTHING_LISTED,
     SYMBOL_SIZE,
-    Due,
     Gaps,
     LeftOut,
     Listed,
     Message,
     MessageFlag,
+)
+from recon_node.recon.coded.peer_turn import (
+    FIRST_SYMBOLS,
+    Due,
     PeerTurn,
+    TurnFindings,
+    compare,
+    ids_of_keys,
+    look_up_lists,
+    make_estimate,
+    plan,
+    where_they_differ,
 )
 from recon_node.recon.coded.salted import Salted, salt_of
 from recon_node.recon.keys.lookups import groups, in_key_order

@@ -1,4 +1,6 @@
-"""The keys of a store, in memory, and what may be asked of them. In reading order:
+"""The keys of a store, in memory, and what may be asked of them.
+
+In reading order:
 
     sha256a       the hash of a set of keys, as sums of one integer
     sums          what tells how two sets of keys differ, and whether they do

@@ -1,8 +1,9 @@
-"""What a peer's turn tells of the difference: its estimate, and its lists of ids.
+"""The peer's turn: which messages are due, and what they tell of the difference.
 
-An estimate comes with hints, which tell parts of the range that differ from parts that do not. So
-they show whether differences lie close together. Then ranges take fewer bytes than symbols, and the
-search for keys by their ids need not go through the whole range.
+It tells it by an estimate, and by lists of ids. An estimate comes with hints, which tell parts of
+the range that differ from parts that do not. So they show whether differences lie close together.
+Then ranges take fewer bytes than symbols, and the search for keys by their ids need not go through
+the whole range.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from recon_node.recon.coded.messages import (
+    END,
     HINT_SIZE,
     KEYS,
     LACKING,
+    MIB,
     NO_KEYS,
     SYMBOL_SIZE,
     Estimate,
+    Gaps,
     Message,
+    MessageFlag,
     fingerprint,
+    weight_of,
 )
 from recon_node.recon.keys.lookups import Finger, find, not_held
 from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
@@ -40,7 +46,110 @@ from recon_node.recon.keys.sums import (
     id_of,
     symbols_for,
 )
-from recon_node.recon.session import GAPS_A_STEP, Steps
+from recon_node.recon.session import GAPS_A_STEP, RemoteProtocolError, Side, Steps
+
+_TURN_WEIGHT: Final = 96
+"""Maximum memory for the bounds and keys of a turn (`weight_of`), as a multiple of a frame of a
+MiB, or of our own messages if they may be larger: 1.5 times that of MAX_TURN honest frames."""
+
+
+class Due(NamedTuple):
+    """What the peer may send beside gaps and closings."""
+
+    estimate: bool
+    """Symbols with an estimate, and none without: our last turn had an opening or closing."""
+    symbols: bool
+    """Symbols: our last turn had some."""
+    salt: bool
+    """Salted fingerprints: enough closings were wrong."""
+
+
+class PeerTurn:
+    """What has been received of the peer's turn."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        self._weight = 0
+        """About how many bytes of memory its bounds and keys take."""
+        self.messages: list[Message] = []
+
+    def add(self, message: Message, due: Due) -> list[bytes]:
+        """Take a message, and settle the session's range or end by it; return the keys it lists.
+
+        Raises:
+            RemoteProtocolError: it is not due, or not about the range.
+        """
+        self._check_coded(message, due)
+        keys = self._read(message)
+        self.messages.append(message)
+        return keys
+
+    def _read(self, message: Message) -> list[bytes]:
+        """Check a message and settle the range by it; return the keys that it lists."""
+        side = self._side
+        if message.left_out is not None:
+            side.left_out_by_peer = message.left_out.number
+        if message.verdict is MessageFlag.AGREED and (side.initiates or side.rounds > 1):
+            side.finish()
+            return []
+        if message.verdict is MessageFlag.REFUSED and side.initiates and side.rounds == 1:
+            side.finish_refused()
+            return []
+        if message.verdict is not None:
+            raise RemoteProtocolError(f"peer said {message.verdict.name} to nothing")
+        if message.key_range is not None:
+            if side.rounds > 1 or self.messages:
+                raise RemoteProtocolError("peer changed the range in the middle of the session")
+            side.settle_range(message.key_range)
+        elif side.asked is None:
+            raise RemoteProtocolError("the first message does not say what range it is about")
+        return self._keys_of(message.gaps)
+
+    def _keys_of(self, gaps: Gaps) -> list[bytes]:
+        """Check that gaps lie in the range, above those before; return their keys.
+
+        Decoding has checked that they ascend, and that no key lies above its gap.
+        """
+        keys, uppers, key_range = gaps.keys(), gaps.uppers, self._side.key_range
+        self._weight += weight_of(uppers) + weight_of(keys)
+        if self._weight > _TURN_WEIGHT * max(MIB, self._side.settings.message_bytes):
+            raise RemoteProtocolError(f"a turn of {self._weight:,} bytes, written out")
+        if key_range is None or not uppers:
+            return []
+        reached = self.messages[-1].gaps.uppers[-1] if self.messages else key_range.lower
+        for upper in (uppers[0], uppers[-1]):
+            if upper != END and not reached < upper < key_range.upper:
+                raise RemoteProtocolError(f"gap ends outside the range: {upper.hex()}")
+        if keys and keys[0] < reached:
+            raise RemoteProtocolError(f"key below its gap: {keys[0].hex()}")
+        for key in (keys[0], keys[-1]) if keys else ():
+            if not key_range.covers(key):
+                raise RemoteProtocolError(f"key outside the range: {key.hex()}")
+        return keys
+
+    def _check_coded(self, message: Message, due: Due) -> None:
+        """Check that a salt, an estimate or symbols come where they are due, and alone.
+
+        Raises:
+            RemoteProtocolError: they do not.
+        """
+        if message.salt is not None and not due.salt:
+            raise RemoteProtocolError("peer sent salted fingerprints where none were due")
+        if not message.is_coded:
+            return
+        if self.messages or message.has_gaps_or_ends:
+            raise RemoteProtocolError("peer sent symbols beside something else")
+        if message.symbols is None or (message.estimate is not None) != due.estimate:
+            raise RemoteProtocolError("peer sent symbols, or an estimate, where none was due")
+        if message.estimate is None:
+            if not due.symbols:
+                raise RemoteProtocolError("peer sent symbols where none were due")
+            return
+        key_range, bounds = self._side.key_range, message.estimate.bounds
+        assert key_range is not None
+        if bounds and not (key_range.lower < bounds[0] and bounds[-1] < key_range.upper):
+            raise RemoteProtocolError("peer's bounds lie outside the range")
+
 
 FIRST_SYMBOLS: Final = 8
 """Symbols beside an estimate: they decode up to about four differences."""
@@ -178,7 +287,7 @@ def look_up_lists(
 ) -> Iterator[None]:
     """Find which ids of the peer's lists we lack, and the keys that it asks for in full.
 
-    `found.where` is the session's range before. If `unchanged`, our keys are those of our last
+    `findings.where` is the session's range before. If `unchanged`, our keys are those of our last
     turn.
     """
     key_range = findings.where
