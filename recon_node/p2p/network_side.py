@@ -117,8 +117,8 @@ class P2P:
         )
         self._rings = None
         if peer_ring is not None:
-            better, memory = [version.id for version in versions], self._reconciler.memory
-            self._rings = Rings(context, peer_ring, self._sessions, memory, self.found, better)
+            better = [version.id for version in versions]
+            self._rings = Rings(context, peer_ring, self._sessions, self.found, better)
             nursery.start_soon(self._rings.run)
         self._syncer = SyncScheduler(
             context,

@@ -6,7 +6,7 @@ from p2p_support import LOOPBACK, NETWORK
 from recon_node.ceramic import METAMODEL, StreamId, sort_value_range
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.overlap import Overlap
-from recon_node.p2p.sync.peer_memory import PeerMemory
+from recon_node.p2p.sync.reconciler import PeerMemory
 from recon_node.p2p.sync.sync_scheduler import SyncScheduler
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.store.contents import Arrivals, Filling

@@ -16,7 +16,9 @@ from recon_node.ceramic import network_range, parse_event
 from recon_node.p2p.errors import StaleStreamError
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.sync import fetch
-from recon_node.p2p.sync.claims import (
+from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
+from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL
+from recon_node.p2p.sync.fetch import (
     CLAIM_TIME,
     LOOK_EVERY,
     MAX_SOURCES,
@@ -24,11 +26,9 @@ from recon_node.p2p.sync.claims import (
     SILENT_AFTER,
     SMALL_CLAIM,
     STALLED_AFTER,
+    Fetcher,
     FetchTable,
 )
-from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
-from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL
-from recon_node.p2p.sync.fetch import Fetcher
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.memory_budget import unlimited
 from recon_node.recon import RECON_1_2, FetchById, KeyRange, Missing, id_of

@@ -22,7 +22,7 @@ from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p import AGREED
 from recon_node.p2p.sync import fetch, sync_scheduler
-from recon_node.p2p.sync.peer_memory import MAX_UNWANTED_REMEMBERED, UNWANTED_FOR, PeerMemory
+from recon_node.p2p.sync.reconciler import MAX_UNWANTED_REMEMBERED, UNWANTED_FOR, PeerMemory
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.recon import RECON_1_2, VERSIONS, SessionSettings, Version
 from recon_node.store import Policy, PolicySettings

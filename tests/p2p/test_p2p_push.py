@@ -17,7 +17,6 @@ from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE
 from recon_node.p2p.context import Context
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.reports import Counters
-from recon_node.p2p.sync.peer_memory import AGREED_FOR, MAX_AGREEMENTS, PeerMemory
 from recon_node.p2p.sync.push import (
     ALL_OF_FEW,
     MAX_AGAIN,
@@ -29,6 +28,7 @@ from recon_node.p2p.sync.push import (
     sort_news,
     wanted_of,
 )
+from recon_node.p2p.sync.reconciler import AGREED_FOR, MAX_AGREEMENTS, PeerMemory
 from recon_node.p2p.sync.sync_scheduler import (
     MAX_DUE,
     NEWS_AT_ONCE,

@@ -16,10 +16,9 @@ from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import PeerError, PeerProtocolError
-from recon_node.p2p.sync import peer_memory, ring_events, sync_scheduler
-from recon_node.p2p.sync.peer_memory import PeerMemory
+from recon_node.p2p.sync import ring_events, rings, sync_scheduler
 from recon_node.p2p.sync.ring_events import RingEvents
-from recon_node.p2p.sync.rings import MODEL_RING
+from recon_node.p2p.sync.rings import MODEL_RING, RingPeers
 from recon_node.p2p.transport.memory_budget import unlimited
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.ring import differences
@@ -275,8 +274,8 @@ async def test_what_the_chain_does_not_know_is_not_taken_from_a_peer_again(tmp_p
 
 
 async def test_what_is_remembered_of_peers_is_bounded(monkeypatch):
-    monkeypatch.setattr(peer_memory, "MAX_DIFFERENCES", 200)  # three peers, and some events
-    memory = PeerMemory(max_peers=4)
+    monkeypatch.setattr(rings, "MAX_DIFFERENCES", 200)  # three peers, and some events
+    memory = RingPeers(max_peers=4)
     agent, keys = ("recon-node", ""), KeyStore()
 
     def session(peer, *refused):
@@ -297,7 +296,7 @@ async def test_what_is_remembered_of_peers_is_bounded(monkeypatch):
 
 
 async def test_another_version_of_a_peer_and_other_interests_get_another_chance():
-    memory, keys = PeerMemory(), KeyStore([b"mine"])
+    memory, keys = RingPeers(), KeyStore([b"mine"])
     first = memory.differences_with("peer", ("one", ""), []).begin(keys)
     first.note_received(b"theirs")
     first.note_sent(b"mine")
@@ -316,7 +315,7 @@ async def test_another_version_of_a_peer_and_other_interests_get_another_chance(
 async def events_with(store, account) -> RingEvents:
     """What a session with a ceramic-one node needs of a store."""
     keys = await store.load_ring_keys()
-    exchange = PeerMemory().differences_with("peer", ("ceramic-one", ""), []).begin(keys)
+    exchange = RingPeers().differences_with("peer", ("ceramic-one", ""), []).begin(keys)
     return RingEvents("peer", store, account, exchange, Ring(keys, is_fencepost))
 
 

@@ -36,7 +36,7 @@ from recon_node.ceramic import EventId, streams_range
 from recon_node.p2p.context import Context
 from recon_node.p2p.peers.book import Peer
 from recon_node.p2p.peers.overlap import Overlap
-from recon_node.p2p.sync.peer_memory import PeerMemory
+from recon_node.p2p.sync.reconciler import PeerMemory
 from recon_node.recon import KeyRange, intersect_ranges
 
 ALL_OF_FEW: Final = 2

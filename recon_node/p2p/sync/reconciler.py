@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 import structlog
 import trio
 
+from recon_node.base.latest import Remembered
 from recon_node.ceramic import EventId, network_id_of, network_name
 from recon_node.fairness.slots import address_block_of
 from recon_node.p2p.context import Context
@@ -22,11 +23,9 @@ from recon_node.p2p.reports import (
     agreed_but_for,
 )
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.claims import FetchTable
 from recon_node.p2p.sync.event_stream import EventStreams
-from recon_node.p2p.sync.fetch import Fetcher, is_refused_or_declined
+from recon_node.p2p.sync.fetch import Fetcher, FetchTable, is_refused_or_declined
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
-from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.sessions import Meter, PeerSlots, SessionRun, Sessions
 from recon_node.p2p.transport.framing import FrameStream, OpenStream
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
@@ -68,7 +67,7 @@ class Reconciler:
         self._table = FetchTable()
         self._event_streams = EventStreams(host, settings.max_frame)
         self._decoders = trio.CapacityLimiter(LONG_MESSAGES_AT_ONCE)
-        self.memory = PeerMemory(settings.max_known_peers)
+        self.memory = PeerMemory()
         """What sessions with peers have shown."""
         self.slots = PeerSlots(settings.max_sessions, settings.max_sessions_per_peer)
         """For the sessions that peers start."""
@@ -324,3 +323,75 @@ class FrameWire(Generic[M]):
     def _hold(self, size: int) -> None:
         self._held = size
         self._account.hold("turns", size)
+
+
+AGREED_FOR: Final = 10.0
+"""Seconds for which it is remembered that a peer agreed with this node."""
+MAX_AGREEMENTS: Final = 256
+"""Maximum peers and ranges of agreements, the latest ones."""
+UNWANTED_FOR: Final = 3600.0
+"""Seconds for which keys are remembered that a peer holds and this node refuses. The peer may have
+dropped some then."""
+MAX_UNWANTED_REMEMBERED: Final = 65_536
+"""Maximum such keys, of all peers."""
+MAX_STRANGERS: Final = 1000
+"""Maximum peers of other networks."""
+
+
+class PeerMemory:
+    """What sessions have shown of peers, as far as later ones can use it.
+
+    All of it is bounded, and forgotten after a while.
+    """
+
+    def __init__(self) -> None:
+        clock = trio.current_time
+        self._agreements = Remembered[tuple[str, KeyRange], float](
+            MAX_AGREEMENTS, lifetime=AGREED_FOR, clock=clock
+        )
+        self._unwanted = Remembered[str, dict[bytes, None]](
+            MAX_UNWANTED_REMEMBERED, lifetime=UNWANTED_FOR, clock=clock, weigh=len
+        )
+        self._strangers = Remembered[str, None](MAX_STRANGERS)
+
+    def note_agreement(self, peer_id: str, key_range: KeyRange, began: float) -> None:
+        """Note a session that has ended in agreement.
+
+        The peer has every key of the range that we had when it began. So there is no need to push
+        such a key to it, no matter which of the two started the session. `began` is when it began,
+        on trio's clock.
+        """
+        self._agreements.put((peer_id, key_range), began)
+
+    def holders(self, key: bytes, since: float) -> set[str]:
+        """Return the peers that have a key which we have had since then, on trio's clock."""
+        return {
+            peer_id
+            for (peer_id, key_range), began in self._agreements.items()
+            if began >= since and key_range.covers(key)
+        }
+
+    def note_unwanted(self, peer_id: str, keys: Iterable[bytes]) -> None:
+        """Note keys that a peer has listed and that this node will not take.
+
+        They are left out from the start of the next session with the same peer, so that it need not
+        list them again: a session over ten thousand junk events then costs little more than one
+        without any.
+        """
+        new = dict.fromkeys(keys)
+        if not new:
+            return
+        known = {**self._unwanted.get(peer_id, {}), **new}
+        while len(known) > MAX_UNWANTED_REMEMBERED:
+            known.popitem()
+        self._unwanted.put(peer_id, known, renew=False)
+
+    def unwanted_of(self, peer_id: str) -> list[bytes]:
+        """Return the keys that a peer holds and that this node does not want."""
+        return list(self._unwanted.get(peer_id, ()))
+
+    def is_new_stranger(self, peer_id: str) -> bool:
+        """Note a peer of another network; return whether it was not known as one."""
+        is_new = peer_id not in self._strangers
+        self._strangers.put(peer_id, None)
+        return is_new

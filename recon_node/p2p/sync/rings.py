@@ -11,6 +11,7 @@ import random
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -18,19 +19,17 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.base.latest import Remembered
 from recon_node.ceramic.heightless_event_id import is_fencepost
 from recon_node.p2p.context import Context
-from recon_node.p2p.errors import (
-    PeerProtocolError,
-)
+from recon_node.p2p.errors import PeerProtocolError
 from recon_node.p2p.peers.book import MAX_INTERESTS
 from recon_node.p2p.reports import AGREED, NO_COMMON_INTEREST, SyncReport
-from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.ring_events import RingEvents, RingWire
 from recon_node.p2p.sync.sessions import PeerSlots, SessionRun, Sessions, Tally
 from recon_node.p2p.transport.framing import OpenStream
 from recon_node.recon import Failed, Fetch, FetchById, KeyRange
-from recon_node.recon.ring.differences import Ending, Exchange
+from recon_node.recon.ring.differences import Differences, Ending, Exchange
 from recon_node.recon.ring.peer_ring import MAX_ENTRIES, EntryVerdict, PeerEntry, PeerRing
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_codec import KeyForm, Message
@@ -64,7 +63,6 @@ class Rings:
         context: Context,
         peer_ring: PeerRing,
         sessions: Sessions,
-        memory: PeerMemory,
         on_found: Callable[[str, list[str]], None],
         better: Sequence[str],
     ) -> None:
@@ -72,7 +70,7 @@ class Rings:
         self._host, self._store, self._book = context.host, context.store, context.book
         self._peer_ring = peer_ring
         self._sessions = sessions
-        self._memory = memory
+        self._peers = RingPeers(settings.max_known_peers)
         self._found = on_found
         self._better = frozenset(better)
         self.slots = PeerSlots(settings.max_sessions, settings.max_sessions_per_peer)
@@ -147,7 +145,7 @@ class Rings:
         if stream.protocol == MODEL_RING:
             interests, form = self._store.wanted.ring_ranges, KeyForm.BYTES
             agent = self._host.known_agent(stream.peer_id)
-            known = self._memory.differences_with(stream.peer_id, agent, interests)
+            known = self._peers.differences_with(stream.peer_id, agent, interests)
             assert self._store.ring_keys is not None
             exchange = known.begin(self._store.ring_keys)
             ring = Ring(exchange.keys, is_fencepost)
@@ -179,7 +177,7 @@ class Rings:
         if hung_up and self._host.is_connected(run.peer_id):
             ending = Ending.PEER_HUNG_UP
         exchange.end(ending)
-        self._memory.weigh_differences(run.peer_id)
+        self._peers.weigh_differences(run.peer_id)
 
     def _note_found(self, entry: PeerEntry) -> None:
         """Pass on where a node can be reached; made-up entries must not have us dial at will."""
@@ -269,3 +267,52 @@ class RingRun(SessionRun[Message]):
         if self._exchange is not None:
             self._rings.end(self, self._exchange, hung_up=hung_up)
         return super().end(outcome, hung_up=hung_up)
+
+
+MAX_DIFFERENCES: Final = 50_000
+"""Maximum events that either side refuses on the model ring, of all peers: about 15 MB. The peer
+whose last session was the longest ago makes room."""
+
+
+@dataclass(slots=True)
+class RingPeer:
+    """A peer on the model ring."""
+
+    agent: tuple[str, str]
+    """Its program, with the version."""
+    interests: Sequence[KeyRange]
+    """What this node was interested in."""
+    differences: Differences = field(default_factory=lambda: Differences(time.monotonic))
+
+
+class RingPeers:
+    """What this node and its peers on the model ring refuse of each other."""
+
+    def __init__(self, max_peers: int = 1000) -> None:
+        least = MAX_DIFFERENCES // max_peers
+        self._peers = Remembered[str, RingPeer](
+            MAX_DIFFERENCES, weigh=lambda peer: least + len(peer.differences)
+        )
+
+    def differences_with(
+        self, peer_id: str, agent: tuple[str, str], interests: Sequence[KeyRange]
+    ) -> Differences:
+        """Return what a peer on the model ring and this node refuse of each other.
+
+        It is forgotten when the node restarts and when a peer becomes another program or version:
+        either may take more then. What this node refuses is tried again when its interests change.
+        """
+        peer = self._peers.get(peer_id, None)
+        if peer is None or peer.agent != agent:
+            peer = RingPeer(agent, interests)
+        if peer.interests != interests:
+            peer.differences.forget_refused_here()
+            peer.interests = interests
+        self._peers.put(peer_id, peer)
+        return peer.differences
+
+    def weigh_differences(self, peer_id: str) -> None:
+        """Take note that the differences with a peer have changed."""
+        peer = self._peers.get(peer_id, None)
+        if peer is not None:
+            self._peers.put(peer_id, peer)
