@@ -23,8 +23,7 @@ from recon_node.ipld import encode_varint
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.sync.event_stream import EVENTS_PROTOCOL
 from recon_node.p2p.sync.rings import MODEL_RING
-from recon_node.p2p.transport.hardening import IdentifyPushes
-from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.host import Host, IdentifyPushes
 from recon_node.recon import RECON_1_0, RECON_1_2
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.sha256a import ZERO

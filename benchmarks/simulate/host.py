@@ -19,8 +19,8 @@ from benchmarks.simulate.stream import SimulatedStream
 from benchmarks.simulate.wire import Lane, Place, Wire, round_trip
 from recon_node.p2p import P2PSettings, PeerError
 from recon_node.p2p.transport.addresses import host_of
+from recon_node.p2p.transport.guarded_connection import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.host import StreamHandler
-from recon_node.p2p.transport.memory_budget import MemoryBudget, OverBudgetError
 
 DIAL_ROUND_TRIPS: Final = 6
 """TCP, then multistream-select and Noise, then multistream-select for Yamux."""

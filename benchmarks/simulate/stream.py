@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from recon_node.p2p.transport.memory_budget import MemoryBudget
+from recon_node.p2p.transport.guarded_connection import MemoryBudget
 
 if TYPE_CHECKING:
     from benchmarks.simulate.host import ConnectionEnd

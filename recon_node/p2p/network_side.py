@@ -60,10 +60,9 @@ from recon_node.p2p.transport.addresses import (
     parse_address,
     peer_id_in,
 )
-from recon_node.p2p.transport.framing import shielded
+from recon_node.p2p.transport.guarded_connection import REFUSED_FOR, shielded
 from recon_node.p2p.transport.host import Host, open_host
 from recon_node.p2p.transport.identity import open_identity, signing_key_of
-from recon_node.p2p.transport.memory_budget import REFUSED_FOR
 from recon_node.p2p.transport.private_network import fingerprint, read_swarm_key
 from recon_node.recon import VERSIONS, KeyRange, Version
 from recon_node.recon.ring.peer_ring import PeerRing

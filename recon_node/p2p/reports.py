@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from recon_node.base.timing import Durations, span
-from recon_node.p2p.transport.memory_budget import MemoryBudget, unlimited
+from recon_node.p2p.transport.guarded_connection import MemoryBudget, unlimited
 
 logger = structlog.get_logger(__name__)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from recon_node.p2p.transport.memory_budget import (
+from recon_node.p2p.transport.guarded_connection import (
     REFUSED_FOR,
     WARN_EVERY,
     MemoryAccount,

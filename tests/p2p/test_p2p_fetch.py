@@ -30,7 +30,7 @@ from recon_node.p2p.sync.fetch import (
     FetchTable,
 )
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.memory_budget import unlimited
+from recon_node.p2p.transport.guarded_connection import unlimited
 from recon_node.recon import RECON_1_2, FetchById, KeyRange, Missing, id_of
 from recon_node.store import open_store
 

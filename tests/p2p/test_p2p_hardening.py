@@ -35,7 +35,7 @@ from recon_node.p2p.settings import ConnectionLimits
 from recon_node.p2p.transport import hardening
 from recon_node.p2p.transport import host as host_module
 from recon_node.p2p.transport.framing import PeerStream
-from recon_node.p2p.transport.guarded_yamux import READ_AT_ONCE, ReadAhead
+from recon_node.p2p.transport.guarded_connection import READ_AT_ONCE, ReadAhead
 from recon_node.p2p.transport.hardening import MAX_PEER_ADDRESSES, MAX_PEER_PROTOCOLS
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys

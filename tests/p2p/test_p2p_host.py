@@ -19,8 +19,7 @@ from p2p_support import eventually, loopback_host
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import check_port, peer_id_in, resolve
-from recon_node.p2p.transport.hardening import GuardedHost
-from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.host import GuardedHost, Host
 from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 
 

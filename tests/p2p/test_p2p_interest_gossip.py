@@ -24,7 +24,7 @@ from recon_node.p2p.peers.interest_gossip import (
 )
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL, MAX_STATEMENT, state
 from recon_node.p2p.reports import Counters
-from recon_node.p2p.transport.memory_budget import unlimited
+from recon_node.p2p.transport.guarded_connection import unlimited
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.store import Interest
 

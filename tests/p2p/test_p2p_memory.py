@@ -34,8 +34,8 @@ from recon_node.dag.dag_events import shard_event
 from recon_node.ipld import CID, RAW
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.sync.event_stream import EVENTS_PROTOCOL
+from recon_node.p2p.transport.guarded_connection import REFUSED_FOR, OverBudgetError
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.memory_budget import REFUSED_FOR, OverBudgetError
 from recon_node.store import open_store
 
 pytestmark = pytest.mark.skipif(

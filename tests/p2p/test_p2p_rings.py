@@ -19,7 +19,7 @@ from recon_node.p2p.errors import PeerError, PeerProtocolError
 from recon_node.p2p.sync import ring_events, rings, sync_scheduler
 from recon_node.p2p.sync.ring_events import RingEvents
 from recon_node.p2p.sync.rings import MODEL_RING, RingPeers
-from recon_node.p2p.transport.memory_budget import unlimited
+from recon_node.p2p.transport.guarded_connection import unlimited
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.ring import differences
 from recon_node.recon.ring.differences import Ending

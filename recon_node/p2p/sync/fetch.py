@@ -50,7 +50,7 @@ from recon_node.p2p.sync.event_stream import (
 from recon_node.p2p.sync.key_rate_limit import in_steps
 from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.memory_budget import MemoryAccount
+from recon_node.p2p.transport.guarded_connection import MemoryAccount
 from recon_node.recon import (
     Failed,
     Fetch,

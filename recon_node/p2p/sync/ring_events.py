@@ -34,7 +34,7 @@ from recon_node.p2p.errors import PEER_FAILURES, PeerGoneError, PeerProtocolErro
 from recon_node.p2p.sync.fetch import NOBODYS_FAULT, check_invalid
 from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.transport.framing import ByteStream
-from recon_node.p2p.transport.memory_budget import MemoryAccount
+from recon_node.p2p.transport.guarded_connection import MemoryAccount
 from recon_node.recon import Failed, Fetch, FetchById, Send
 from recon_node.recon.ring.differences import Exchange
 from recon_node.recon.ring.ring import Ring

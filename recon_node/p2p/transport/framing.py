@@ -26,7 +26,12 @@ from libp2p.stream_muxer.exceptions import MuxedStreamError
 
 from recon_node.ipld import MAX_VARINT, VarintError, decode_varint, encode_varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.transport.memory_budget import MemoryAccount, MemoryBudget, unlimited
+from recon_node.p2p.transport.guarded_connection import (
+    MemoryAccount,
+    MemoryBudget,
+    shielded,
+    unlimited,
+)
 
 _CLOSE_LIMIT: Final = 2.0
 """Seconds that ending a stream may take."""
@@ -34,11 +39,6 @@ RECON_KEPT_FOR: Final = 300.0
 """Seconds for which a responder keeps a stream for the initiator's next session."""
 RECON_USED_FOR: Final = 240.0
 """Seconds after which an initiator no longer relies on that."""
-
-
-def shielded(seconds: float) -> trio.CancelScope:
-    """Return a cancel scope for clean-up: shielded from outside, but limited to `seconds`."""
-    return trio.CancelScope(deadline=trio.current_time() + seconds, shield=True)
 
 
 class ByteStream(Protocol):

@@ -2,11 +2,12 @@
 
 Theory of operation
 -------------------
-The library's classes are subclassed, here and in `guarded_yamux`; `host` makes the
-host from the subclasses. Only a few functions are replaced in place
-(`bound_negotiation`, `bound_identify`, `show_ipv6_addresses`; `bound_peer_ids` and
-`bound_rsa_keys` in `identity`). Each remedy is one method, and the test that fails without it
-is in `tests/p2p/test_p2p_hardening.py`. docs/upstream has patches for the library, and says which
+The library's classes are subclassed: those of connections and streams in `guarded_connection`, the
+swarm and the peerstore here, and the host in `host`, which makes one from the subclasses. Only a
+few functions are replaced in place (`bound_negotiation`; `show_ipv6_addresses` in
+`guarded_connection`, `bound_identify` in `host`, `bound_peer_ids` and `bound_rsa_keys` in
+`identity`). Each remedy is one method, and the test that fails without it is in
+`tests/p2p/test_p2p_hardening.py`. docs/upstream has patches for the library, and says which
 remedies can go once they are released.
 
 =====================  ============================================================================
@@ -40,16 +41,9 @@ from typing import Any, Final, cast
 
 import structlog
 import trio
-from google.protobuf.message import DecodeError
-from libp2p.abc import IHost, IMuxedConn, INetConn, INetStream, INetwork, IPeerStore, IRawConnection
-from libp2p.exceptions import BaseLibp2pError, ParseError
-from libp2p.host import basic_host
-from libp2p.host.basic_host import BasicHost
-from libp2p.identity.identify.pb.identify_pb2 import Identify
-from libp2p.identity.identify_push.identify_push import ID_PUSH
-from libp2p.identity.update import update_peerstore_from_identify
+from libp2p.abc import IMuxedConn, INetConn, INetStream, IRawConnection
+from libp2p.exceptions import ParseError
 from libp2p.io.abc import Reader, ReadWriteCloser
-from libp2p.io.trio import TrioTCPStream
 from libp2p.io.utils import read_exactly
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.connection.raw_connection import RawConnection
@@ -60,15 +54,21 @@ from libp2p.peer.peerdata import PeerData
 from libp2p.peer.peerstore import PeerStore
 from libp2p.protocol_muxer import multiselect_communicator
 from libp2p.rcmgr import Direction
-from libp2p.utils.varint import decode_uvarint_from_stream, read_varint_prefixed_bytes_limited
+from libp2p.utils.varint import decode_uvarint_from_stream
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.base.latest import Latest
 from recon_node.fairness.slots import AllowList, Slot, Slots
-from recon_node.p2p.transport.addresses import is_dialable, reachable
-from recon_node.p2p.transport.framing import shielded
-from recon_node.p2p.transport.guarded_yamux import CLEANUP_LIMIT, GuardedYamux, read_ahead_on
-from recon_node.p2p.transport.memory_budget import MemoryBudget, OverBudgetError
+from recon_node.p2p.transport.addresses import is_dialable
+from recon_node.p2p.transport.guarded_connection import (
+    CLEANUP_LIMIT,
+    GuardedYamux,
+    MemoryBudget,
+    OverBudgetError,
+    live_connections,
+    read_ahead_on,
+    shielded,
+)
 from recon_node.p2p.transport.private_network import PrivateStream
 
 logger = structlog.get_logger(__name__)
@@ -88,21 +88,6 @@ MAX_PEER_PROTOCOLS: Final = 100
 """Maximum protocols of a peer in the peerstore."""
 MAX_PROTOCOL_NAME: Final = 200
 """Maximum characters of a protocol id in the peerstore."""
-MAX_IDENTIFY: Final = 8 * 1024
-"""Maximum bytes of an identify message, as in go-libp2p."""
-MAX_AGENT: Final = 256
-"""Maximum characters of the name of a peer's software."""
-AGENT: Final = "agent_version"
-"""The name of the field with what a peer runs, and its key in the peerstore."""
-PROTOCOL_VERSION: Final = "protocol_version"
-"""The same for the version of its identify protocol."""
-_PUSH_LIMIT: Final = 10.0
-"""Seconds in which a peer must send its push."""
-_REFUSED: Final = (BaseLibp2pError, DecodeError, trio.TooSlowError)
-"""The errors of a push that a peer or the connection can cause."""
-_TWINS_WITHIN: Final = 10.0
-"""Seconds between the beginnings of two connections that can come from dialling each other at the
-same time: as long as a dial may take."""
 _DIALLED_SHARE: Final = 4
 """One in this many connections is reserved for those that this node dials."""
 _DRAIN_LIMIT: Final = 10.0
@@ -110,7 +95,7 @@ _DRAIN_LIMIT: Final = 10.0
 _POLL: Final = 0.05
 """Seconds between two looks at what the library has no event for."""
 _RESET_LIMIT: Final = 1.0
-"""Seconds in which a stream is reset or a raw connection closed."""
+"""Seconds in which a raw connection is closed."""
 
 
 def bound_negotiation() -> None:
@@ -132,24 +117,6 @@ async def _read_bounded_line(reader: Reader) -> bytes:
     if not line.endswith(b"\n"):
         raise ParseError("a negotiation line that does not end with a newline")
     return line[:-1]
-
-
-def show_ipv6_addresses() -> None:
-    """Have connections over IPv6 tell the peer's address. Applies to the whole process; idempotent.
-
-    Stock takes an address of four parts, as sockets of IPv6 have them, for none.
-    """
-    TrioTCPStream.get_remote_address = _remote_address  # type: ignore[method-assign]
-
-
-def _remote_address(self: TrioTCPStream) -> tuple[str, int] | None:
-    if self._cached_remote_address is None:
-        try:
-            host, port, *_ = self.stream.socket.getpeername()
-        except OSError:  # it is closed already
-            return None
-        self._cached_remote_address = str(host).partition("%")[0], int(port)
-    return self._cached_remote_address
 
 
 class NoAutoConnector(AutoConnector):
@@ -205,11 +172,6 @@ class _PeerData(dict[ID, PeerData]):
             if oldest is not None:
                 del self[oldest]
         super().__setitem__(key, value)
-
-
-def live_connections(network: INetwork, peer_id: ID) -> list[INetConn]:
-    """Return the connections with a peer that are not closed."""
-    return [conn for conn in network.get_connections(peer_id) if not conn.is_closed]
 
 
 class GuardedSwarm(Swarm):
@@ -346,139 +308,6 @@ class GuardedSwarm(Swarm):
             await self._close_connection_async(spare)
 
 
-def bound_identify() -> None:
-    """Limit the size of identify messages. Applies to the whole process; idempotent."""
-    basic_host.read_length_prefixed_protobuf = _read_bounded  # type: ignore[attr-defined]
-    basic_host.update_peerstore_from_identify = _note  # type: ignore[attr-defined, assignment]
-
-
-async def _read_bounded(
-    stream: INetStream, use_varint_format: bool = True, max_length: int = MAX_IDENTIFY
-) -> bytes:
-    try:
-        return await read_varint_prefixed_bytes_limited(stream, min(max_length, MAX_IDENTIFY))
-    except Exception:
-        await stream.reset()  # otherwise the caller reads what follows without a limit
-        raise
-
-
-async def _note(peerstore: IPeerStore, peer_id: ID, message: Identify) -> None:
-    """Note what a peer says about itself; its software, too, which stock leaves out."""
-    await update_peerstore_from_identify(peerstore, peer_id, message)
-    for key in (AGENT, PROTOCOL_VERSION):
-        if message.HasField(key):
-            peerstore.put(peer_id, key, getattr(message, key)[:MAX_AGENT])
-
-
-class IdentifyPushes:
-    """Serves identify/push: one message of bounded size at a time from each peer."""
-
-    protocol = ID_PUSH
-
-    def __init__(self, host: IHost) -> None:
-        self._host = host
-        self._under_way: set[ID] = set()
-
-    async def serve(self, stream: INetStream) -> None:
-        """Read a message and note what it says about the peer; a push has no answer."""
-        peer = stream.muxed_conn.peer_id
-        if peer in self._under_way:
-            await stream.reset()
-            return
-        self._under_way.add(peer)
-        try:
-            with trio.fail_after(_PUSH_LIMIT):
-                raw = await read_varint_prefixed_bytes_limited(stream, MAX_IDENTIFY)
-            message = Identify()
-            message.ParseFromString(raw)
-            await _note(self._host.get_peerstore(), peer, message)
-            await stream.close()
-        except _REFUSED as error:
-            logger.debug("Identify push refused", peer=str(peer), error=repr(error))
-            await stream.reset()
-        finally:
-            self._under_way.discard(peer)
-
-
-class GuardedHost(BasicHost):
-    """A host that survives every inbound stream, and tells when a peer has identified itself."""
-
-    def __init__(self, *args: Any, on_identified: Callable[[ID], None], **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._on_identified = on_identified
-        self._identify_ended = trio.lowlevel.ParkingLot()
-
-    async def _swarm_stream_handler(self, net_stream: INetStream) -> None:
-        """Negotiate and serve an inbound stream; an error resets that stream only."""
-        conn = cast(GuardedYamux, net_stream.muxed_conn)
-        if conn.inbound_streams >= conn.limits.max_inbound_streams:
-            await _reset(net_stream)
-            return
-        conn.inbound_streams += 1
-        try:
-            await super()._swarm_stream_handler(net_stream)
-        except BaseException as error:
-            await _reset(net_stream)
-            if not isinstance(error, Exception):  # cancelled, or Ctrl-C
-                raise
-            protocol = net_stream.get_protocol()
-            log = logger.info if protocol else logger.debug  # before one is agreed, much is garbage
-            log(
-                "Inbound stream failed",
-                peer=str(conn.peer_id),
-                protocol=protocol,
-                error=repr(error),
-            )
-        finally:
-            conn.inbound_streams -= 1
-
-    def get_transport_addrs(self) -> list[Multiaddr]:
-        """Return the addresses that others can dial. Stock also announces 0.0.0.0."""
-        return reachable(super().get_transport_addrs())
-
-    async def wait_until_identified(self, peer_id: ID) -> None:
-        """Wait until a connected peer has identified itself, or did not answer, once asked."""
-        if not self._has_cached_protocols(peer_id):
-            self._schedule_identify(peer_id, reason="asked for")
-        while not self._has_cached_protocols(peer_id) and peer_id in self._identify_inflight:
-            await self._identify_ended.park()
-
-    def _has_cached_protocols(self, peer_id: ID) -> bool:
-        """Return whether a peer has identified itself on this connection.
-
-        Stock is content with an earlier connection, and never asks again. Meanwhile the peer may
-        have got another address or version.
-        """
-        return peer_id in self._identified_peers
-
-    def _on_notifee_disconnected(self, conn: INetConn) -> None:
-        """Forget what a peer said about itself unless it said so to a connection that remains.
-
-        Stock forgets it when any connection closes, as one of two does that come from dialling each
-        other, and asks again only when somebody needs to know. If the peer came back on a new
-        connection before the old one closed, it may have restarted: it is asked again.
-        """
-        peer_id = conn.muxed_conn.peer_id
-        remaining = live_connections(self._network, peer_id)
-        restarted_after = _began(conn) + _TWINS_WITHIN
-        if all(_began(connection) > restarted_after for connection in remaining):
-            super()._on_notifee_disconnected(conn)
-        if remaining:  # it may have been asked on the connection that has closed
-            self._schedule_identify(peer_id, reason="a connection closed")
-
-    async def _identify_peer(self, peer_id: ID, *, reason: str) -> None:
-        try:
-            await super()._identify_peer(peer_id, reason=reason)
-        finally:
-            self._identify_ended.unpark_all()
-        if peer_id not in self._identified_peers:
-            return
-        try:
-            self._on_identified(peer_id)
-        except Exception:  # this is a task of the library whose exceptions end the process
-            logger.exception("A bug in this node hid a new peer", peer=str(peer_id))
-
-
 def inbound_slots(max_connections: int) -> int:
     """Return how many connections may be inbound; the others are left for our own dials."""
     return max(1, max_connections - max(1, max_connections // _DIALLED_SHARE))
@@ -486,13 +315,3 @@ def inbound_slots(max_connections: int) -> int:
 
 def _direction(connection: INetConn) -> Direction:
     return cast(SwarmConn, connection).direction
-
-
-async def _reset(stream: INetStream) -> None:
-    with shielded(_RESET_LIMIT):
-        await stream.reset()
-
-
-def _began(connection: INetConn) -> float:
-    """Return when a connection was made, as a Unix time in seconds."""
-    return cast(SwarmConn, connection)._created_at
