@@ -23,7 +23,8 @@ from support import sdk_sample
 from recon_node.api import Services, create_app
 from recon_node.base.timing import BOUNDS, Durations, TracesError, span, traced_by, traces
 from recon_node.ceramic import Network
-from recon_node.p2p.reports import Counters, SyncHistory, SyncReport
+from recon_node.p2p.context import Counters
+from recon_node.p2p.sync.sessions import SyncHistory, SyncReport
 from recon_node.store import open_store
 
 

@@ -37,7 +37,7 @@ SYNCS_SHOWN = 10
 RENDEZVOUS_SHOWN = 10
 SHARES_SHOWN = 3
 ANOTHER_NETWORK = "another network"
-"""How the outcome of a sync with such a peer begins; see `recon_node.p2p.reports`."""
+"""How the outcome of a sync with such a peer begins; see `recon_node.p2p.sync.sessions`."""
 
 
 class _Peer(TypedDict):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Literal, get_args
 
+from recon_node.base.timing import Durations
 from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.reports import Counters
 from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.transport.guarded_connection import MemoryBudget, unlimited
 from recon_node.p2p.transport.host import Host
 from recon_node.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the parts of the network side share."""
+    """The parts that the others use."""
 
     host: Host
     """Has the connections with peers, by peer id, and opens streams."""
@@ -25,3 +28,57 @@ class Context:
     """The limits."""
     counters: Counters
     """Count what the node does, for metrics."""
+
+
+Role = Literal["initiator", "responder"]
+Result = Literal["agreed", "no_common_interest", "failed"]
+
+
+@dataclass(slots=True)
+class GossipCounters:
+    """Totals since the node was started, and the present number of peers."""
+
+    sent: int = 0
+    """Statements sent."""
+    received: int = 0
+    """Statements received."""
+    peers: int = 0
+    """Peers that have stated their interests and can tell us of changes."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the node was started."""
+
+    sessions_initiated: int = 0
+    sessions_answered: int = 0
+    sessions_failed: int = 0
+    sessions_refused: int = 0
+    """Inbound ones, because there were too many at once."""
+    rounds: int = 0
+    recon_bytes_sent: int = 0
+    recon_bytes_received: int = 0
+    event_bytes_sent: int = 0
+    event_bytes_received: int = 0
+    keys_received: int = 0
+    events_received: int = 0
+    events_refused: int = 0
+    """Events of peers that were not valid."""
+    events_missing: int = 0
+    """Events that a peer listed but did not have."""
+    keys_left_out: int = 0
+    """Keys that peers listed and that were left out, counted in each session."""
+    keys_unwanted: int = 0
+    """Keys that peers listed and whose events were not fetched, because of the write policy."""
+    keys_left_out_by_peers: int = 0
+    dials_failed: int = 0
+    durations: dict[tuple[str, ...], Durations] = field(
+        default_factory=lambda: {
+            labels: Durations() for labels in product(get_args(Role), get_args(Result))
+        }
+    )
+    """Of the sessions that have ended, by role and result."""
+    gossip: GossipCounters = field(default_factory=GossipCounters)
+    """Statements of interests."""
+    memory: MemoryBudget = field(default_factory=unlimited)
+    """The memory that peers make this node hold now, and how many were cut off for it."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +22,7 @@ from libp2p.crypto.keys import KeyPair
 
 from recon_node.base.exception_groups import unwrapped
 from recon_node.base.files import draft_of, move_into_place, read_bounded
-from recon_node.p2p.context import Context
+from recon_node.p2p.context import Context, Counters
 from recon_node.p2p.errors import MISBEHAVED, PeerError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import (
@@ -32,27 +34,18 @@ from recon_node.p2p.peers.connections import (
 )
 from recon_node.p2p.peers.dht import LibraryDht
 from recon_node.p2p.peers.dht_server import networks_in
-from recon_node.p2p.peers.discovery import Discovery
+from recon_node.p2p.peers.discovery import Discovery, RendezvousReport
 from recon_node.p2p.peers.draw import weights
 from recon_node.p2p.peers.interest_gossip import InterestGossip
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.peers.overlap import Overlap
-from recon_node.p2p.reports import (
-    ANOTHER_NETWORK,
-    Counters,
-    PeerIdentity,
-    PeerInfo,
-    RendezvousReport,
-    SyncHistory,
-    recon_versions,
-)
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_server import EventServer
 from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.reconciler import Reconciler
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
-from recon_node.p2p.sync.sessions import Sessions
+from recon_node.p2p.sync.sessions import ANOTHER_NETWORK, Sessions, SyncHistory
 from recon_node.p2p.sync.sync_scheduler import SyncScheduler
 from recon_node.p2p.transport.addresses import (
     check_dialable,
@@ -452,3 +445,63 @@ def _write(path: Path, content: str) -> None:
     with draft_of(path, wait=True) as draft:
         draft.write_text(content)
         move_into_place(draft, path)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """What the node knows of a peer."""
+
+    id: str
+    """The peer id."""
+    addresses: tuple[str, ...]
+    """The multiaddrs where it was reached, or is said to be."""
+    connected: bool
+    latency: float | None
+    """The round-trip time in seconds."""
+    last_sync: float | None
+    """When a sync last ended in agreement, in seconds since 1970."""
+    failures: int
+    """Failures in a row; breaking a protocol counts as several."""
+    speaks: tuple[str, ...]
+    """The versions of recon that it says it speaks, the highest first, such as recon/1.2.0;
+    recon/0.1.0 is that of ceramic-one nodes. None before it has been connected."""
+    shares: tuple[str, ...] | None = None
+    """Interests of this node of which the peer shares at least a part, 20 at most, written like
+    model=kjzl6hvfrbw6c...; empty if this node has none. None if the peer's are not known, as those
+    of ceramic-one nodes."""
+    covers: float | None = None
+    """The share of this node's events that the peer is interested in, from 0 to 1; None if that is
+    not known."""
+    score: float | None = None
+    """How likely it is drawn for the next sync: its share of the weights of all connected peers,
+    from 0 to 1. None if it is not connected."""
+    behind: float = 0.0
+    """How far it and this node were apart lately: the share of the common keys that one of them
+    lacked, from 0 to 1, which fades."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """What a connected peer says about itself."""
+
+    id: str
+    """The peer id."""
+    addresses: tuple[str, ...]
+    """The multiaddrs where it was reached, or is said to be."""
+    agent_version: str
+    """Its software."""
+    protocol_version: str
+    """That of libp2p's identify protocol."""
+    protocols: frozenset[str]
+    """What it speaks."""
+
+
+_RECON: Final = re.compile(r"/ceramic/(recon/(\d{1,9}\.\d{1,9}\.\d{1,9}))(?:/|$)", re.ASCII)
+
+
+def recon_versions(protocols: Iterable[str]) -> tuple[str, ...]:
+    """Return the versions of recon among some protocol ids, the highest first."""
+    by_version = {match[1]: match[2] for protocol in protocols if (match := _RECON.match(protocol))}
+    return tuple(
+        sorted(by_version, key=lambda name: [*map(int, by_version[name].split("."))], reverse=True)
+    )

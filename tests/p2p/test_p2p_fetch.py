@@ -13,8 +13,8 @@ from p2p_support import LOOPBACK, NETWORK, Node, eventually, node
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import network_range, parse_event
+from recon_node.p2p.context import Counters
 from recon_node.p2p.errors import StaleStreamError
-from recon_node.p2p.reports import Counters
 from recon_node.p2p.sync import fetch
 from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
 from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL

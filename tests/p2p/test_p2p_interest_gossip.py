@@ -11,7 +11,7 @@ from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import Network, StreamId, StreamType, sort_value_range
 from recon_node.ceramic.builder import init_event, model_event
-from recon_node.p2p.context import Context
+from recon_node.p2p.context import Context, Counters
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers import interest_gossip
 from recon_node.p2p.peers.book import INTEREST_LIFETIME, MAX_KEPT, PeerBook
@@ -23,7 +23,6 @@ from recon_node.p2p.peers.interest_gossip import (
     InterestGossip,
 )
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL, MAX_STATEMENT, state
-from recon_node.p2p.reports import Counters
 from recon_node.p2p.transport.guarded_connection import unlimited
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.store import Interest

@@ -14,9 +14,8 @@ from sync_doubles import OURS, Connected, Recorded, Wanting, scheduler
 from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamType, rendezvous, streams_range
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE
-from recon_node.p2p.context import Context
+from recon_node.p2p.context import Context, Counters
 from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.reports import Counters
 from recon_node.p2p.sync.push import (
     ALL_OF_FEW,
     MAX_AGAIN,

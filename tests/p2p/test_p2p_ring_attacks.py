@@ -34,10 +34,10 @@ from recon_node.ipld import CID, DAG_CBOR, car
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers.book import MAX_INTERESTS
-from recon_node.p2p.reports import SyncReport
 from recon_node.p2p.sync import ring_events, rings
 from recon_node.p2p.sync.ring_events import RingWire
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
+from recon_node.p2p.sync.sessions import SyncReport
 from recon_node.p2p.sync.sync_scheduler import BETWEEN_RING_SYNCS
 from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import Host

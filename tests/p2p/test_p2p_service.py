@@ -37,7 +37,7 @@ from recon_node.p2p import (
     network_side,
     open_p2p,
 )
-from recon_node.p2p.network_side import ADDRESS_INTERVAL
+from recon_node.p2p.network_side import ADDRESS_INTERVAL, recon_versions
 from recon_node.p2p.peers import connections
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import (
@@ -52,9 +52,9 @@ from recon_node.p2p.peers.connections import (
     let_go_of_others,
     tell_when_alone,
 )
-from recon_node.p2p.reports import MAX_REPORTS, recon_versions
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
+from recon_node.p2p.sync.sessions import MAX_REPORTS
 from recon_node.p2p.transport import addresses
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.p2p.transport.host import Host

@@ -13,8 +13,8 @@ import trio.testing
 from p2p_support import PATIENCE, eventually, loopback_host, node, read_to_end
 
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.reports import GAVE_WAY
 from recon_node.p2p.sync.event_stream import EVENTS_PROTOCOL
+from recon_node.p2p.sync.sessions import GAVE_WAY
 from recon_node.p2p.transport import hardening
 from recon_node.p2p.transport.hardening import inbound_slots
 from recon_node.p2p.transport.host import Host

@@ -14,11 +14,10 @@ import trio
 from p2p_support import LOOPBACK, eventually, node
 from sync_doubles import OURS, Connected, Recorded, Wanting, scheduler
 
-from recon_node.p2p.context import Context
+from recon_node.p2p.context import Context, Counters
 from recon_node.p2p.errors import MISBEHAVED, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import VISIT
-from recon_node.p2p.reports import Counters
 from recon_node.p2p.sync.sync_scheduler import (
     ASK_FOR_ALL_EVERY,
     MAX_SYNCS,

@@ -10,12 +10,12 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from recon_node.p2p.reports import (
+from recon_node.p2p.context import Counters
+from recon_node.p2p.sync.sessions import (
     AGREED,
     CANCELLED,
     FAILURES_SHOWN,
     SUMMARY_INTERVAL,
-    Counters,
     SyncHistory,
     SyncReport,
 )

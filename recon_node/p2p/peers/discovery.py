@@ -31,7 +31,6 @@ from recon_node.p2p.peers.schedule import (
     Schedule,
     all_rendezvous,
 )
-from recon_node.p2p.reports import RendezvousReport
 from recon_node.store import Interest
 from recon_node.store.kept_interests import Interests
 
@@ -340,3 +339,19 @@ def _note(times: dict[str, float], peers: Iterable[str]) -> None:
     """Note that something has happened to peers now."""
     for peer in peers:
         times[peer] = trio.current_time()
+
+
+@dataclass(frozen=True, slots=True)
+class RendezvousReport:
+    """What came of announcing this node at a rendezvous, and of looking there."""
+
+    sort_value: str | None
+    """Of the interests that it is for; None: it is that of the network."""
+    key: str
+    """The key in the DHT, a multihash in hexadecimal."""
+    announced_at: float | None
+    """When a peer last took an announcement, in seconds since 1970."""
+    told: int
+    """Peers that took one in the last hour, and so have a record of this node."""
+    found: int
+    """Other nodes that were found there in the last hour."""

@@ -17,7 +17,6 @@ import trio
 from recon_node.ceramic import EventId, Network
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import BROKEN_PROTOCOL, MISBEHAVED, PEER_FAILURES, describe_error
-from recon_node.p2p.reports import GAVE_WAY
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import (
     CAR,
@@ -28,7 +27,7 @@ from recon_node.p2p.sync.event_stream import (
     parse_request,
 )
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit, Searches
-from recon_node.p2p.sync.sessions import PeerSlots
+from recon_node.p2p.sync.sessions import GAVE_WAY, PeerSlots
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.recon import Missing, id_of
 from recon_node.store import StoreError

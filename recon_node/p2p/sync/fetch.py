@@ -36,8 +36,8 @@ import trio
 
 from recon_node.base.latest import Latest
 from recon_node.ceramic import EventId
+from recon_node.p2p.context import Counters
 from recon_node.p2p.errors import CutShortError, StaleStreamError
-from recon_node.p2p.reports import Counters
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import (
     BATCH_EVENTS,

@@ -15,18 +15,21 @@ from recon_node.ceramic import EventId, network_id_of, network_name
 from recon_node.fairness.slots import address_block_of
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import PeerProtocolError
-from recon_node.p2p.reports import (
-    AGREED,
-    ANOTHER_NETWORK,
-    NO_COMMON_INTEREST,
-    SyncReport,
-    agreed_but_for,
-)
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import EventStreams
 from recon_node.p2p.sync.fetch import Fetcher, FetchTable, is_refused_or_declined
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
-from recon_node.p2p.sync.sessions import Meter, PeerSlots, SessionRun, Sessions
+from recon_node.p2p.sync.sessions import (
+    AGREED,
+    ANOTHER_NETWORK,
+    NO_COMMON_INTEREST,
+    Meter,
+    PeerSlots,
+    SessionRun,
+    Sessions,
+    SyncReport,
+    agreed_but_for,
+)
 from recon_node.p2p.transport.framing import FrameStream, OpenStream
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
 from recon_node.recon.session import SendValues, TurnSession

@@ -24,9 +24,16 @@ from recon_node.ceramic.heightless_event_id import is_fencepost
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import PeerProtocolError
 from recon_node.p2p.peers.book import MAX_INTERESTS
-from recon_node.p2p.reports import AGREED, NO_COMMON_INTEREST, SyncReport
 from recon_node.p2p.sync.ring_events import RingEvents, RingWire
-from recon_node.p2p.sync.sessions import PeerSlots, SessionRun, Sessions, Tally
+from recon_node.p2p.sync.sessions import (
+    AGREED,
+    NO_COMMON_INTEREST,
+    PeerSlots,
+    SessionRun,
+    Sessions,
+    SyncReport,
+    Tally,
+)
 from recon_node.p2p.transport.framing import OpenStream
 from recon_node.recon import Failed, Fetch, FetchById, KeyRange
 from recon_node.recon.ring.differences import Differences, Ending, Exchange

@@ -7,14 +7,14 @@
 What a session is about is up to the protocol of its stream: `Reconciler` has those that reconcile
 in turns, `Rings` those of ceramic-one. `Sessions` opens streams and serves those of peers; one
 function, `converse`, runs what either begins. Whatever goes wrong in a session ends only that
-session.
+session. Each one has a `SyncReport`; `SyncHistory` keeps the latest.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -22,15 +22,16 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
 import trio
 
+from recon_node.base.timing import span
 from recon_node.fairness.slots import GiveWay, Slots, address_block_of
 from recon_node.fairness.turns import working_for
-from recon_node.p2p.context import Context
+from recon_node.p2p.context import Context, Counters, Result, Role
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
     MISBEHAVED,
@@ -41,7 +42,6 @@ from recon_node.p2p.errors import (
     StaleStreamError,
     describe_error,
 )
-from recon_node.p2p.reports import CANCELLED, GAVE_WAY, Role, SyncHistory, SyncReport
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.transport.framing import (
     RECON_KEPT_FOR,
@@ -59,6 +59,13 @@ logger = structlog.get_logger(__name__)
 M = TypeVar("M")
 HUNG_UP: Final = (PeerGoneError, trio.BrokenResourceError)
 """The errors of a session whose stream the peer has ended."""
+AGREED: Final = "agreed"
+NO_COMMON_INTEREST: Final = "no common interest"
+"""The outcome if nothing that the initiator asked for interests the other side."""
+ANOTHER_NETWORK: Final = "another network"
+"""How the outcome begins if the peer asks for events of another Ceramic network."""
+CANCELLED: Final = "cancelled: this node is stopping"
+GAVE_WAY: Final = "cut short: too many at once from its address, and another address needs the slot"
 
 
 class PeerSlots:
@@ -466,3 +473,200 @@ class Sessions:
 
     def _frames(self, stream: PeerStream) -> FrameStream:
         return FrameStream(stream, self._settings.max_frame, account=stream.account)
+
+
+MAX_REPORTS: Final = 100
+"""Maximum reports kept."""
+MAX_TRANSFERS: Final = 500
+"""Maximum reports kept of sessions that moved events."""
+SUMMARY_INTERVAL: Final = 60.0
+"""Seconds between two lines of the log about what the sessions have done."""
+FAILURES_SHOWN: Final = 5
+"""Failures in that time that have a line of their own at level info."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """One recon session with one peer. Bytes are those of frames, without libp2p's overhead."""
+
+    peer: str
+    """The peer id."""
+    role: Role
+    """Who started the session: the initiator."""
+    protocol: str
+    """The libp2p protocol id of the version of recon."""
+    rounds: int
+    """Turns that the peer took."""
+    bytes_sent: int
+    """Of recon messages."""
+    bytes_received: int
+    """Of recon messages."""
+    event_bytes_sent: int
+    """Of events that the peer has fetched since our previous session with it ended."""
+    event_bytes_received: int
+    """Of events fetched from the peer."""
+    keys_received: int
+    """Keys that the peer listed and that we did not hold."""
+    events_received: int
+    """Events fetched for them that were valid and new."""
+    events_sent: int
+    """Those events. If two sessions with a peer overlap, each event counts in one of them."""
+    seconds: float
+    """How long it took."""
+    keys_left_out: int
+    """Keys that the peer listed and that we could not get, or refused."""
+    keys_left_out_by_peer: int
+    """Keys of ours that the peer left out likewise, as far as we know."""
+    outcome: str
+    """agreed, agreed but for keys left out, no common interest, or what went wrong."""
+    finished_at: float
+    """Seconds since 1970."""
+
+    @property
+    def result(self) -> Result:
+        """The kind of outcome."""
+        if self.outcome == NO_COMMON_INTEREST:
+            return "no_common_interest"
+        return "agreed" if self.outcome.startswith(AGREED) else "failed"
+
+    @property
+    def went_well(self) -> bool:
+        """Whether the session ended as it should."""
+        return self.result != "failed"
+
+    @property
+    def moved_events(self) -> bool:
+        """Whether either side got an event from the other."""
+        return bool(self.events_received or self.events_sent)
+
+
+def agreed_but_for(left_out: int, left_out_by_peer: int) -> str:
+    """Return the outcome of a session in which the sides agreed on all keys but those left out."""
+    parts = []
+    if left_out:
+        parts.append(f"{_keys(left_out)} left out here")
+    if left_out_by_peer:
+        parts.append(f"{_keys(left_out_by_peer)} left out by the peer")
+    return f"{AGREED} but for {' and '.join(parts)}" if parts else AGREED
+
+
+def _keys(number: int) -> str:
+    return "1 key" if number == 1 else f"{number:,} keys"
+
+
+class SyncHistory:
+    """The latest sessions; `counters` counts all of them."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self.reports: deque[SyncReport] = deque(maxlen=MAX_REPORTS)
+        """The latest sessions, the newest last."""
+        self.transfers: deque[SyncReport] = deque(maxlen=MAX_TRANSFERS)
+        """The latest ones that moved events; most sessions find nothing to do."""
+        self._since = _Summary()
+
+    def add(self, report: SyncReport, *, keep_idle: bool = True) -> None:
+        """Keep, count and log a session that has ended.
+
+        Args:
+            report: how it went.
+            keep_idle: whether to keep it among the latest even if it went well and moved nothing.
+        """
+        is_idle = report.went_well and not (report.moved_events or report.keys_left_out)
+        if keep_idle or not is_idle:
+            self.reports.append(report)
+        if report.moved_events:
+            self.transfers.append(report)
+        self._count(report)
+        self._since.add(report)
+        _log_report(report, shown=self._since.failed <= FAILURES_SHOWN)
+        span(
+            "sync",
+            report.seconds,
+            lambda: {f"recon.{name}": value for name, value in asdict(report).items()},
+            kind="CLIENT" if report.role == "initiator" else "SERVER",
+            error=None if report.went_well or report.outcome == CANCELLED else report.outcome,
+        )
+
+    def _count(self, report: SyncReport) -> None:
+        """Count a session that has ended. Keys and events are counted as they arrive."""
+        counters = self._counters
+        counters.sessions_initiated += report.role == "initiator"
+        counters.sessions_answered += report.role == "responder"
+        counters.sessions_failed += not report.went_well
+        counters.durations[report.role, report.result].observe(report.seconds)
+        counters.keys_left_out += report.keys_left_out
+        counters.keys_left_out_by_peers += report.keys_left_out_by_peer
+        counters.rounds += report.rounds
+        counters.recon_bytes_sent += report.bytes_sent
+        counters.recon_bytes_received += report.bytes_received
+
+    async def log_summaries(self) -> None:
+        """Log what the sessions of each minute have done, until cancelled; the rest at the end."""
+        try:
+            while True:
+                await trio.sleep(SUMMARY_INTERVAL)
+                self._log_summary()
+        finally:
+            self._log_summary()
+
+    def _log_summary(self) -> None:
+        """Log what the sessions since the last time have done, if they have done anything."""
+        since, self._since = self._since, _Summary()
+        if since.failed or since.events_received or since.events_sent:
+            logger.info(
+                "Synced with peers",
+                peers=len(since.peers),
+                syncs=since.syncs,
+                failed=since.failed,
+                events_received=since.events_received,
+                events_sent=since.events_sent,
+                bytes_received=since.bytes_received,
+                bytes_sent=since.bytes_sent,
+            )
+
+
+@dataclass(slots=True)
+class _Summary:
+    """What the sessions of some time have done. Bytes are those of recon and of events."""
+
+    peers: set[str] = field(default_factory=set)
+    syncs: int = 0
+    failed: int = 0
+    events_received: int = 0
+    events_sent: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+
+    def add(self, report: SyncReport) -> None:
+        """Add a session."""
+        if report.outcome == CANCELLED:
+            return
+        self.peers.add(report.peer)
+        self.syncs += 1
+        self.failed += not report.went_well
+        self.events_received += report.events_received
+        self.events_sent += report.events_sent
+        self.bytes_received += report.bytes_received + report.event_bytes_received
+        self.bytes_sent += report.bytes_sent + report.event_bytes_sent
+
+
+def _log_report(report: SyncReport, *, shown: bool) -> None:
+    """Log a session in one line: at level debug, as each event causes some, but for failures."""
+    is_failure = not report.went_well and report.outcome != CANCELLED
+    (logger.info if is_failure and shown else logger.debug)(
+        "Sync finished" if report.went_well else "Sync failed",
+        peer=report.peer,
+        role=report.role,
+        protocol=report.protocol,
+        rounds=report.rounds,
+        sent=report.bytes_sent,
+        received=report.bytes_received,
+        event_bytes_sent=report.event_bytes_sent,
+        event_bytes_received=report.event_bytes_received,
+        keys=report.keys_received,
+        events=report.events_received,
+        events_sent=report.events_sent,
+        seconds=round(report.seconds, 3),
+        outcome=report.outcome,
+    )
