@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from recon_node.fairness.turns import ASKER, InTurn, Turns, working_for
+from recon_node.fairness.slots import ASKER, working_for
+from recon_node.fairness.turns import InTurn, Turns
 
 
 @given(

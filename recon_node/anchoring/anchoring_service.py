@@ -38,7 +38,7 @@ from recon_node.ceramic import StreamId
 from recon_node.ceramic.builder import proof_block, time_event_car
 from recon_node.chain import ChainReport, ChainSettings
 from recon_node.chain.rpc import RpcProvider, open_provider
-from recon_node.fairness.turns import ASKER
+from recon_node.fairness.slots import ASKER
 from recon_node.ipld import CID, car
 from recon_node.store import Store, StoreError
 

@@ -60,8 +60,7 @@ from recon_node.api.metrics import Metrics
 from recon_node.api.settings import Access, Limits, Need, usual_need
 from recon_node.base.timing import span
 from recon_node.fairness.pacing import TokenBuckets
-from recon_node.fairness.slots import AllowList, Slot, Slots, address_block_of
-from recon_node.fairness.turns import ASKER
+from recon_node.fairness.slots import ASKER, AllowList, Slot, Slots, address_block_of
 
 logger = structlog.get_logger(__name__)
 _level: Final = logging.getLogger(__name__)

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import (
@@ -73,6 +74,23 @@ def address_blocks_of(address: str) -> tuple[str, ...]:
 def address_block_of(address: str) -> str:
     """Return what all addresses of one customer share: an IPv4 address, an IPv6 /56."""
     return address_blocks_of(address)[-1]
+
+
+ASKER: Final = ContextVar[str]("ASKER", default="")
+"""The address block for which a task works (`address_block_of`); "": for this node."""
+PEER: Final = ContextVar[str]("PEER", default="")
+"""The peer there for which it works; "": for a client."""
+
+
+@contextmanager
+def working_for(asker: str, peer_id: str = "") -> Iterator[None]:
+    """Work for an address block, and a peer in it, while the block runs."""
+    before, peer_before = ASKER.set(asker), PEER.set(peer_id)
+    try:
+        yield
+    finally:
+        ASKER.reset(before)
+        PEER.reset(peer_before)
 
 
 class AllowList:

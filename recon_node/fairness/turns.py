@@ -13,30 +13,15 @@ wait for all of its requests.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
-from typing import Final, Generic, TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
 
 import trio
 
+from recon_node.fairness.slots import ASKER, PEER
+
 T = TypeVar("T")
-
-ASKER: Final = ContextVar[str]("ASKER", default="")
-"""The address block for which a task works (`slots.address_block_of`); "": for this node."""
-_PEER: Final = ContextVar[str]("_PEER", default="")
-"""The peer there for which it works; "": for a client."""
-
-
-@contextmanager
-def working_for(asker: str, peer_id: str = "") -> Iterator[None]:
-    """Work for an address block, and a peer in it, while the block runs."""
-    before, peer_before = ASKER.set(asker), _PEER.set(peer_id)
-    try:
-        yield
-    finally:
-        ASKER.reset(before)
-        _PEER.reset(peer_before)
 
 
 async def acquire(lock: trio.Semaphore) -> None:
@@ -72,7 +57,7 @@ class InTurn(Generic[T]):
 
     def put(self, item: T) -> None:
         """Add an item of the asker and the peer for whom this task works."""
-        self._items.setdefault(ASKER.get(), {}).setdefault(_PEER.get(), deque()).append(item)
+        self._items.setdefault(ASKER.get(), {}).setdefault(PEER.get(), deque()).append(item)
 
     def pop(self) -> T:
         """Take out the next item.
@@ -132,7 +117,7 @@ class Turns:
         await trio.lowlevel.checkpoint()
         if self.take_at_once():
             return
-        task, asker, peer_id = trio.lowlevel.current_task(), ASKER.get(), _PEER.get()
+        task, asker, peer_id = trio.lowlevel.current_task(), ASKER.get(), PEER.get()
 
         def give_up(_: object) -> trio.lowlevel.Abort:
             self._waiting.remove(task, asker, peer_id)

@@ -25,7 +25,7 @@ from recon_node.ceramic.builder import (
 )
 from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, transaction_of
 from recon_node.dag.dag_events import shard_event
-from recon_node.fairness.turns import working_for
+from recon_node.fairness.slots import working_for
 from recon_node.ipld import CID, DAG_CBOR, RAW, car
 from recon_node.store import Store
 

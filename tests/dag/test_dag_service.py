@@ -39,7 +39,7 @@ from recon_node.dag.protocol.dag_operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish, statement_of
 from recon_node.dag.protocol.replica import Replica, join
 from recon_node.dag.protocol.shards import CAR, CarShard, appends, split, walk
-from recon_node.fairness.turns import ASKER
+from recon_node.fairness.slots import ASKER
 from recon_node.feed_index import FeedIndex, FeedIndexError
 from recon_node.ipld import (
     CID,

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from store_helpers import NETWORK, World, check_feed, feed_of
 
-from recon_node.fairness.turns import working_for
+from recon_node.fairness.slots import working_for
 from recon_node.store import Interest, Store, StoreError, StoreSettings, Verdict, open_store
 from recon_node.store.contents import Writer
 from recon_node.store.db import log_schema

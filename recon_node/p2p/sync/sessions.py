@@ -29,8 +29,7 @@ import structlog
 import trio
 
 from recon_node.base.timing import span
-from recon_node.fairness.slots import GiveWay, Slots, address_block_of
-from recon_node.fairness.turns import working_for
+from recon_node.fairness.slots import GiveWay, Slots, address_block_of, working_for
 from recon_node.p2p.context import Context, Counters, Result, Role
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
