@@ -27,6 +27,7 @@ _.command_class  # click.Group
 (
     _.not_fetched,
     _.removed_peers,
+    _.peer_memory,
     _.write_policy,
     _.model_name,
     _.score,
