@@ -43,8 +43,7 @@ from recon_node.streams.json_values import (
     measure,
     pointer,
 )
-from recon_node.streams.state import StreamStates
-from recon_node.streams.stream_data import StreamData
+from recon_node.streams.state import StreamData, StreamStates
 from recon_node.streams.tip import Tip
 
 

@@ -23,7 +23,7 @@ affect existing documents.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final, NamedTuple
 
 from recon_node.ceramic import Event, InitHeader, StreamId, StreamIdError, StreamType
@@ -32,7 +32,6 @@ from recon_node.ipld.dag_json import number_text
 from recon_node.streams.document_schema import DocumentSchema, compiled, is_satisfiable
 from recon_node.streams.json_values import Budget
 from recon_node.streams.schema_price import SchemaError
-from recon_node.streams.stream_data import EventState
 
 Errors = list[str]
 
@@ -353,8 +352,7 @@ documents name as `modelVersion`."""
 
 MAX_VERSIONS: Final = 100
 """Versions of its model that a document can name."""
-MAX_DEFINITION: Final = 200_000
-"""Weight of a model's definition that can be used, about bytes of JSON."""
+
 
 _METADATA: Final = ("shouldIndex", "modelVersion")
 
@@ -394,20 +392,3 @@ def named_versions(events: Iterable[Event]) -> set[CID]:
     headers = (event.payload.get("header") for event in events if event.proof is None)
     versions = {header.get("modelVersion") for header in headers if isinstance(header, dict)}
     return set(sorted(version for version in versions if version is not None)[:MAX_VERSIONS])
-
-
-def definitions_of(
-    states: Iterable[EventState], init: CID, versions: Collection[CID]
-) -> dict[CID, Any]:
-    """Return a model's definitions: after its init event, and after accepted `versions`.
-
-    Returns:
-        By event; an empty object for a definition that is missing or exceeds `MAX_DEFINITION`.
-    """
-    contents: dict[CID, Any] = {}
-    for state in states:
-        cid = state.event_cid
-        if cid == init or (cid in versions and not state.validation_errors):
-            is_usable = state.data.content and state.data.weight <= MAX_DEFINITION
-            contents[cid] = state.data.content if is_usable else {}
-    return contents

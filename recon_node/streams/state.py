@@ -32,18 +32,23 @@ A state is dropped when no remaining event builds on it: every patch copies the 
 changes, so all states of a long stream of a large document may take a thousand times the memory of
 its events. The arguments of `StreamStates` say which of them to keep.
 
+The names are those of ceramic-one: `event_states` of its pipeline, `StreamState` of its API.
 """
 
 from __future__ import annotations
 
+import json
 from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from recon_node.ceramic import Event, InitHeader, StreamType
+import orjson
+
+from recon_node.ceramic import Event, InitHeader, StreamId, StreamType
 from recon_node.ipld import CID
+from recon_node.streams.document_schema import dag_json
 from recon_node.streams.graph import (
     EventShape,
     ForgottenError,
@@ -61,16 +66,16 @@ from recon_node.streams.json_values import (
     weigh_json,
 )
 from recon_node.streams.model_rules import (
-    MAX_DEFINITION,
     ContentChange,
     ContentRules,
     Definitions,
     event_metadata,
     version_of,
 )
-from recon_node.streams.stream_data import EventState, StreamData
 from recon_node.streams.tip import Tip, select_tip
 
+MAX_DEFINITION: Final = 200_000
+"""Weight of a model's definition that can be used, about bytes of JSON."""
 _COMPILED: Final = 1_500
 """Steps for each byte of a model's definition that is compiled. Classes of Unicode characters are
 what takes longest: about 6 µs for each byte of their patterns."""
@@ -80,6 +85,82 @@ _MAX_ERROR: Final = 300
 """Characters of a validation error."""
 _MAX_KEPT: Final = 32 * 1024 * 1024
 """Weight of the states that are kept because they may be asked for."""
+
+
+@dataclass(slots=True)  # frozen, it would take three times as long to make
+class StreamData:
+    """Content and metadata of a stream at one of its events. Other events share parts of them, so
+    they must not be changed."""
+
+    content: Any
+    """A JSON object; None if there is none yet."""
+    metadata: Mapping[str, Any]
+    weight: int = field(default=0, compare=False, repr=False)
+    """Of the content, at most; see `recon_node.streams.json_patch`."""
+    conforms: bool = field(default=True, compare=False, repr=False)
+    """Whether the content was accepted; only that of a rejected init event was not."""
+    _json: bytes | None = field(default=None, init=False, compare=False, repr=False)
+
+    def to_json(self) -> bytes:
+        """Return `data_json` of it, which is cached."""
+        if self._json is None:
+            self._json = data_json(dict(self.metadata), self.content)
+        return self._json
+
+
+def data_json(metadata: dict[str, Any], content: Any) -> bytes:
+    """Return `{"metadata": ..., "content": ...}` as ceramic-one has it.
+
+    Bytes and links are written as in DAG-JSON.
+    """
+    value = {"metadata": metadata, "content": content}
+    try:
+        return orjson.dumps(value, default=dag_json)
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits, or nested too deep for it
+        return _ENCODER.encode(value).encode()
+
+
+_ENCODER: Final = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, separators=(",", ":"), default=dag_json
+)
+
+
+class EventState(NamedTuple):
+    """A stream's data after one of its events."""
+
+    event_cid: CID
+    height: int
+    data: StreamData
+    validation_errors: tuple[str, ...]
+    """Why the event was rejected, in plain English; empty when it was accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A stream's data at its tip, and its controller and dimensions."""
+
+    id: StreamId
+    event_cid: CID
+    """The tip of the accepted events, which the next event should name as its prev."""
+    controller: str
+    dimensions: Mapping[str, bytes]
+    data: StreamData
+    validation_errors: Mapping[CID, tuple[str, ...]]
+    """Of the events that were rejected, in causal order."""
+
+
+def stream_state(
+    header: InitHeader, init: CID, state: EventState, rejected: Mapping[CID, tuple[str, ...]]
+) -> StreamState:
+    """Build the state of a stream."""
+    return StreamState(
+        id=StreamId(header.stream_type, init),
+        event_cid=state.event_cid,
+        controller=header.controller,
+        dimensions=header.dimensions,
+        data=state.data,
+        validation_errors=rejected,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,3 +516,20 @@ def accepted_tip(shapes: Iterable[EventShape[CID]], rejected: Collection[CID]) -
 def _in_brief(errors: list[str]) -> tuple[str, ...]:
     """The first errors, shortened: they quote what comes from the network."""
     return tuple(e if len(e) <= _MAX_ERROR else e[: _MAX_ERROR - 1] + "…" for e in errors[:_ERRORS])
+
+
+def definitions_of(
+    states: Iterable[EventState], init: CID, versions: Collection[CID]
+) -> dict[CID, Any]:
+    """Return a model's definitions: after its init event, and after accepted `versions`.
+
+    Returns:
+        By event; an empty object for a definition that is missing or exceeds `MAX_DEFINITION`.
+    """
+    contents: dict[CID, Any] = {}
+    for state in states:
+        cid = state.event_cid
+        if cid == init or (cid in versions and not state.validation_errors):
+            is_usable = state.data.content and state.data.weight <= MAX_DEFINITION
+            contents[cid] = state.data.content if is_usable else {}
+    return contents

@@ -38,8 +38,14 @@ from recon_node.streams.merging import (
     propose_merge,
 )
 from recon_node.streams.model_rules import MAX_VERSIONS, Definitions, named_versions
-from recon_node.streams.state import StateSummary, StreamStates, accepted_tip
-from recon_node.streams.stream_data import EventState, StreamState, stream_state
+from recon_node.streams.state import (
+    EventState,
+    StateSummary,
+    StreamState,
+    StreamStates,
+    accepted_tip,
+    stream_state,
+)
 from recon_node.streams.tip import Tip, earliest_times, select_tip
 
 _NEVER: Final = float("inf")

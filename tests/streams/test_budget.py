@@ -21,7 +21,7 @@ from recon_node.streams import EventState, StreamStates, json_values
 from recon_node.streams.json_patch import apply_patch
 from recon_node.streams.json_values import Budget, BudgetError, weigh_json
 from recon_node.streams.model_rules import ContentChange, ContentRules
-from recon_node.streams.stream_data import StreamData
+from recon_node.streams.state import StreamData
 
 LONG = "1." * 450_000
 LEAVES = (

@@ -19,7 +19,6 @@ from recon_node.streams import (
     StreamShapeError,
     Tip,
     select_tip,
-    tip_rounds,
 )
 from recon_node.streams.graph import heights
 from recon_node.streams.json_values import BudgetError
@@ -449,7 +448,7 @@ def test_too_many_branches_merged_with_too_many_others_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What says which branch holds what grows with the square of their number."""
-    monkeypatch.setattr(tip_rounds, "MAX_HOLDERS", 100_000)
+    monkeypatch.setattr("recon_node.streams.tip.MAX_HOLDERS", 100_000)
     assert select_tip(_stairs(900)).event == 900
     with pytest.raises(BudgetError, match="takes more than 100,000 bytes"):
         select_tip(_stairs(9_000))
