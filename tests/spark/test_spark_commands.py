@@ -392,6 +392,11 @@ def test_only_raw_events_can_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [settings.names for settings in seen] == [(), ("stream_tips",)]
 
 
+def test_an_export_waits_between_two_looks(filled: Path) -> None:
+    told = refused("export", "postgres", "--tables", filled, "--every", "0", code=2)
+    assert "less than 10ms would keep a core busy" in told
+
+
 @pytest.mark.parametrize("package", ["click", "dataclasses", "duckdb"])
 def test_ctrl_c_is_one_word_also_while_a_command_imports_what_it_needs(
     filled: Path, package: str
