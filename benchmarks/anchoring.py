@@ -33,7 +33,7 @@ from pathlib import Path
 from nacl.signing import SigningKey
 
 from benchmarks.anchoring_nodes import LIMIT, Contestant, DevelopmentChain, Ours, Theirs
-from benchmarks.ceramic_one_real import Node, cpu_seconds
+from benchmarks.ceramic_one import Node, cpu_seconds
 from benchmarks.report import Row, count, new_file, progress, show
 from recon_node.ceramic import StreamId, StreamType
 from recon_node.ceramic.builder import init_event

@@ -21,8 +21,8 @@ import httpx
 import trio
 from eth_account import Account
 
+from benchmarks.ceramic_one import WRITERS, Node
 from benchmarks.ceramic_one_node import CeramicOneNode
-from benchmarks.ceramic_one_real import WRITERS, Node
 from recon_node.anchoring.evm import deploy
 from recon_node.anchoring.signer import Signer
 from recon_node.ceramic import StreamId

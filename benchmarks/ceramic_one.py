@@ -1,221 +1,327 @@
-"""The wire that ceramic-one runs today (`/ceramic/recon/0.1.0`), simulated to the message.
-
-Written from the behaviour of the open-source node ceramicnetwork/rust-ceramic. A range that
-differs is split in two, or its keys are told one range each where it holds at most four. Every
-range is a CBOR message of its own with both bounds in full, and the initiator has at most twenty of
-them in flight; what waits is taken last in, first out. Both sides learn the difference.
-
-Simulated are the messages, their bytes and their order. The store is this project's, where the
-real node asks SQLite to add up the hashes of a range: the CPU time says nothing about that.
-Ranges are half-open there: the lower bound belongs to the range.
-
-As a command, this module measures real nodes instead, beside this project's:
+"""Real nodes of both kinds side by side: what it costs to write to them and to fill an empty one.
 
     python -m benchmarks.ceramic_one --binary PATH [--events 10000,100000] [--json FILE]
     python -m benchmarks.ceramic_one --node http://127.0.0.1:5101
 
-The first starts nodes of both kinds and says what it costs to write to each and to fill an empty
-one from each; the second fills an empty node of ours from one that is running. See
-`benchmarks.ceramic_one_real` for what is measured.
+The first starts nodes of both kinds; the second fills an empty node of ours from one that is
+running. Both also compare its wire with the simulation. Bytes are counted by a proxy between the
+two nodes, so they are those of TCP's payload, encryption included. CPU and memory are the
+processes', as /proc has them; the memory is the largest that was resident. The load is the
+machine's average of the last minute: above the number of its cores, compare CPU times only.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
-from benchmarks.keys import KEY_SIZE
-from recon_node.ipld import dag_cbor
-from recon_node.recon import ZERO, KeyRange, KeyStore, Sha256a
+import httpx
+from nacl.signing import SigningKey
 
-SPLIT_THRESHOLD: Final = 4
-IN_FLIGHT: Final = 20
-_SYNC_ID: Final = "00000000-0000-4000-8000-000000000000"
+from benchmarks.ceramic_one_node import CeramicOneNode, holdings
+from benchmarks.ceramic_one_wire import compare
+from benchmarks.counting_proxy import Proxy
+from benchmarks.report import Row, machine, new_file, numbers, progress, show, write_rows
+from recon_node.ceramic import Network
+from recon_node.ceramic.builder import data_event, init_event, model_event
+from recon_node.ceramic.header import StreamId, StreamType
+from recon_node.ceramic.heightless_event_id import HeightlessEventId, model_range
+from recon_node.ipld import multibase
+from recon_node.recon import KeyRange
+from recon_node.testnet import TestnetNode
 
-Message = tuple[str, Any]
+OURS: Final = "recon-node"
+THEIRS: Final = "ceramic-one"
+STREAM: Final = 5
+"""Events of each stream."""
+WRITERS: Final = 4
+"""Clients that write to a node at once."""
+FILL_LIMIT: Final = 3600.0
+"""Seconds in which an empty node must have everything."""
+_POLL: Final = 0.2
+"""Seconds between two looks at how far a node of ours is."""
+_POLL_THEIRS: Final = 1.0
+"""The same for one of theirs, which has to add up the hashes of all its keys for it."""
+IDLE: Final = 0.1
+"""The share of a core that an idle node uses at most."""
+IDLE_LIMIT: Final = 300.0
+"""Seconds in which a node that was written to becomes idle; one of theirs aggregates events."""
+_TICK: Final = os.sysconf("SC_CLK_TCK")
+
+Node = TestnetNode | CeramicOneNode
+
+_DEFINITION: Final = {
+    "version": "2.0",
+    "name": "Note",
+    "accountRelation": {"type": "list"},
+    "interface": False,
+    "implements": [],
+    "schema": {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "additionalProperties": False,
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """What a side says about the keys from `first` up to, but not with, `last`."""
+class Events:
+    """Events of one model, its own one first, a stream's in causal order."""
 
-    first: bytes
-    hash: Sha256a
-    count: int
-    last: bytes
-
-
-def encode(message: Message) -> bytes:
-    """Write a message with its envelope."""
-    kind, body = message
-    if kind == "RangeRequest":
-        body = _range_to_map(body)
-    elif kind == "RangeResponse":
-        body = [_range_to_map(range_) for range_ in body]
-    return dag_cbor.encode({"sync_id": _SYNC_ID, "body": {kind: body} if body else kind})
+    model: StreamId
+    streams: list[list[str]]
+    """Their CARs, as multibase text."""
+    keys: list[bytes]
+    """Their keys on the model ring, ascending."""
 
 
-def decode(data: bytes) -> Message:
-    """Read what :func:`encode` wrote."""
-    envelope = dag_cbor.decode(data)["body"]
-    if isinstance(envelope, str):
-        return envelope, None
-    ((kind, body),) = envelope.items()
-    if kind == "RangeRequest":
-        return kind, _range_from_map(body)
-    if kind == "RangeResponse":
-        return kind, [_range_from_map(range_) for range_ in body]
-    return kind, body
+def made_up_events(network: Network, count: int) -> Events:
+    """Sign so many events, the model's included."""
+    author = SigningKey.generate()
+    of_model = model_event(author, _DEFINITION)
+    model = StreamId(StreamType.MODEL, of_model.cid)
+    streams: list[list[str]] = []
+    keys: list[bytes] = []
+    while len(keys) < count - 1:
+        key = SigningKey.generate()
+        init = last = init_event(key, model, {"n": 0}, unique=secrets.token_bytes(12))
+        assert init.header is not None
+        stream = [init]
+        for number in range(1, min(STREAM, count - 1 - len(keys))):
+            patch = [{"op": "replace", "path": "/n", "value": number}]
+            last = data_event(key, init, [last.cid], patch)
+            stream.append(last)
+        controller = init.header.controller
+        keys += (
+            bytes(HeightlessEventId.build(network, model, controller, init.cid, event.cid))
+            for event in stream
+        )
+        streams.append([multibase.encode(event.car) for event in stream])
+    return Events(model, [[multibase.encode(of_model.car)], *streams], sorted(keys))
 
 
-def _range_to_map(range_: Range) -> dict[str, Any]:
-    digest = range_.hash.digest if range_.hash else b""
+class Lab:
+    """Nodes on loopback in a network of their own; use it as a context manager."""
+
+    def __init__(self, binary: str) -> None:
+        self._binary = binary
+        self._temporary = tempfile.TemporaryDirectory(prefix="recon-benchmark-")
+        self._count = 0
+        self.network = Network.local(secrets.randbelow(2**31))
+
+    @contextmanager
+    def node(self, kind: str, model: StreamId, peer: str = "") -> Iterator[Node]:
+        """Run a node that wants the events of a model and keeps a connection to a peer."""
+        self._count += 1
+        directory = Path(self._temporary.name)
+        name = f"{kind}-{self._count}"
+        node: Node
+        if kind == OURS:
+            flags = ["--network", self.network.name, "--sync-interval", "1"]
+            node = TestnetNode(name, directory, flags + (["--bootstrap", peer] if peer else []))
+            node.launch()
+        else:
+            number = int(self.network.name.rpartition("-")[2])
+            node = CeramicOneNode(self._binary, directory / name, number)
+        try:
+            if isinstance(node, TestnetNode):
+                node.wait_until_ready()
+            else:
+                node.start([peer] if peer else [])
+                node.want([str(model)])
+            yield node
+        finally:
+            node.kill()
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._temporary.cleanup()
+
+
+def run(binary: str, sizes: list[int]) -> Iterator[Row]:
+    """Measure writing to each kind, and filling an empty node of each kind from it.
+
+    Yields the rows as they come, because it takes long; those without a `measure` compare the
+    wire with the simulated one.
+    """
+    with Lab(binary) as lab:
+        for size in sizes:
+            events = made_up_events(lab.network, size)
+            for kind in (OURS, THEIRS):
+                with lab.node(kind, events.model) as source:
+                    progress(f"{size:,} events written to {kind}")
+                    yield _write(kind, source, events)
+                    if isinstance(source, CeramicOneNode):
+                        interest = KeyRange(*model_range(lab.network, events.model))
+                        yield from compare(source.address, interest, events.keys)
+                    for receiver in (OURS, THEIRS):
+                        _wait_until_idle(source)
+                        progress(f"{size:,} events from {kind} to an empty {receiver}")
+                        yield _fill(lab, kind, source, receiver, events)
+
+
+def from_running_node(api_url: str) -> list[Row]:
+    """Measure how an empty node of ours gets everything from a ceramic-one node that is running."""
+    identity = httpx.post(f"{api_url}/api/v0/id").raise_for_status().json()
+    network = httpx.get(f"{api_url}/ceramic/config/network").raise_for_status().json()["name"]
+    address = next(address for address in identity["Addresses"] if "/tcp/" in address)
+    count = holdings(address, Network.parse(network)).count
+    flags = ["--network", network, "--sync-interval", "1", "--no-discovery"]
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        proxy = Proxy(_tcp_port(address))
+        stack.callback(proxy.close)
+        through = address.replace(f"/tcp/{_tcp_port(address)}", f"/tcp/{proxy.port}")
+        node = TestnetNode(OURS, Path(directory), [*flags, "--bootstrap", through])
+        stack.callback(node.kill)
+        node.launch()
+        node.wait_until_ready()
+        started = time.perf_counter()
+        _wait_until(lambda: _events_of_ours(node) >= count)
+        return [_fill_row(THEIRS, OURS, count, time.perf_counter() - started, proxy, node, 0.0)]
+
+
+def _write(kind: str, node: Node, events: Events) -> Row:
+    cpu = cpu_seconds(node)
+    started = time.perf_counter()
+    _post(node, events.streams[:1])
+    with ThreadPoolExecutor(WRITERS) as threads:
+        for _ in threads.map(
+            lambda first: _post(node, events.streams[first::WRITERS]), range(1, 1 + WRITERS)
+        ):
+            pass
+    seconds = time.perf_counter() - started
+    count = sum(map(len, events.streams))
     return {
-        "first": range_.first,
-        "hash": {"hash": digest, "count": range_.count},
-        "last": range_.last,
+        "measure": "written over HTTP",
+        "from": f"{WRITERS} clients",
+        "to": kind,
+        "events": count,
+        "seconds": seconds,
+        "events_per_s": count / seconds,
+        "bytes": 0,
+        "cpu_s": cpu_seconds(node) - cpu,
+        "sender_cpu_s": 0.0,
+        "memory_mb": peak_memory(node) / 1e6,
+        "load": os.getloadavg()[0],
     }
 
 
-def _range_from_map(fields: dict[str, Any]) -> Range:
-    digest = fields["hash"]["hash"]
-    digest_or_zero = Sha256a(digest) if digest else ZERO
-    return Range(fields["first"], digest_or_zero, fields["hash"]["count"], fields["last"])
+def _post(node: Node, streams: list[list[str]]) -> None:
+    with httpx.Client(base_url=node.api_url, timeout=120.0) as client:
+        for car in (car for stream in streams for car in stream):
+            client.post("/ceramic/events", json={"data": car}).raise_for_status()
 
 
-class _Side:
-    """What both roles do with a range that the other side speaks of."""
+def _fill(lab: Lab, kind: str, source: Node, receiver: str, events: Events) -> Row:
+    count = sum(map(len, events.streams))
+    address = source.address if isinstance(source, CeramicOneNode) else source.addresses[0]
+    proxy = Proxy(_tcp_port(address))
+    through = address.replace(f"/tcp/{_tcp_port(address)}", f"/tcp/{proxy.port}")
+    sender_cpu = cpu_seconds(source)
+    try:
+        with lab.node(receiver, events.model, through) as node:
+            started = time.perf_counter()
+            if isinstance(node, TestnetNode):
+                ours = node
+                _wait_until(lambda: _events_of_ours(ours) >= count)
+            else:
+                theirs = node
+                _wait_until(
+                    lambda: holdings(theirs.address, lab.network).count >= count, _POLL_THEIRS
+                )
+            seconds = time.perf_counter() - started
+            spent = cpu_seconds(source) - sender_cpu
+            return _fill_row(kind, receiver, count, seconds, proxy, node, spent)
+    finally:
+        proxy.close()
 
-    def __init__(self, store: KeyStore, key_size: int = KEY_SIZE) -> None:
-        self._store = store
-        self._key_size = key_size
 
-    def _is_key(self, bound: bytes) -> bool:
-        return len(bound) == self._key_size
+def _fill_row(
+    kind: str, receiver: str, count: int, seconds: float, proxy: Proxy, node: Node, spent: float
+) -> Row:
+    return {
+        "measure": "to an empty node",
+        "from": kind,
+        "to": receiver,
+        "events": count,
+        "seconds": seconds,
+        "events_per_s": count / seconds,
+        "bytes": proxy.up + proxy.down,
+        "cpu_s": cpu_seconds(node),
+        "sender_cpu_s": spent,
+        "memory_mb": peak_memory(node) / 1e6,
+        "load": os.getloadavg()[0],
+    }
 
-    def _half_open(self, first: bytes, last: bytes) -> KeyRange:
-        """Return the open range with the keys from `first` on. All keys have the same length."""
-        if not self._is_key(first):
-            return KeyRange(first, last)
-        before = int.from_bytes(first, "big") - 1
-        return KeyRange(before.to_bytes(self._key_size, "big"), last)
 
-    def _hash(self, first: bytes, last: bytes) -> Range:
-        summary = self._store.summarize(self._half_open(first, last))
-        return Range(first, summary.hash, summary.count, last)
-
-    def _compare(self, theirs: Range) -> tuple[list[Range], bool]:
-        """Return our ranges in answer (none: in sync), and whether the peer lacks their keys."""
-        first, last = theirs.first, theirs.last
-        ours = self._hash(first, last)
-        if ours == theirs:
-            return [], False
-        if not ours.hash:
-            return [ours], False
-        if not theirs.hash or (self._is_key(first) and theirs.count == 1):
-            return self._tell_all(ours), True
-        return list(self._split(ours)), False
-
-    def _tell_all(self, ours: Range) -> list[Range]:
-        if not self._is_key(ours.first) or ours.first in self._store:
-            return [ours]
-        second = self._keys(ours)[0]
-        return [Range(ours.first, ZERO, 0, second), self._hash(second, ours.last)]
-
-    def _split(self, ours: Range) -> Iterator[Range]:
-        if ours.count > SPLIT_THRESHOLD:
-            middle = self._store.middle(self._half_open(ours.first, ours.last))
-            assert middle is not None
-            yield self._hash(ours.first, middle)
-            yield self._hash(middle, ours.last)
+def _wait_until_idle(node: Node) -> None:
+    """Let a node finish what it does with the events that it has; give up after a while."""
+    deadline = time.monotonic() + IDLE_LIMIT
+    before = cpu_seconds(node)
+    while time.monotonic() < deadline:
+        time.sleep(2.0)
+        now = cpu_seconds(node)
+        if now - before < 2.0 * IDLE:
             return
-        keys = self._keys(ours)
-        if keys[0] != ours.first:
-            yield Range(ours.first, ZERO, 0, keys[0])
-        for key, following in zip(keys, [*keys[1:], ours.last], strict=True):
-            yield Range(key, Sha256a.of(key), 1, following)
-
-    def _keys(self, ours: Range) -> list[bytes]:
-        return list(self._store.keys(self._half_open(ours.first, ours.last)))
-
-    def _values(self, ranges: list[Range]) -> list[Message]:
-        """Return the keys as values, without the events: those are not part of the contest."""
-        keys = [key for range_ in ranges if range_.count for key in self._keys(range_)]
-        return [("Value", {"key": key, "value": b""}) for key in keys]
-
-    def _learn(self, body: dict[str, bytes]) -> None:
-        self._store.add(body["key"])
+        before = now
 
 
-class Initiator(_Side):
-    """The side that asks."""
-
-    def __init__(self, store: KeyStore, interest: KeyRange, key_size: int = KEY_SIZE) -> None:
-        super().__init__(store, key_size)
-        self._interest = interest
-        self._waiting: list[Range] = []
-        self._in_flight = 0
-        self.done = False
-
-    def start(self) -> list[Message]:
-        """Return the first messages."""
-        lower, upper = self._interest
-        return [("InterestRequest", [{"start": lower, "end": upper}])]
-
-    def receive(self, message: Message) -> list[Message]:
-        """Take a message; return what is said to it."""
-        kind, body = message
-        if kind == "Value":
-            self._learn(body)
-            return []
-        if kind == "InterestResponse":
-            return self._ask([self._hash(values["start"], values["end"]) for values in body])
-        self._in_flight -= 1
-        answer = self._ask([])
-        for theirs in body:
-            ranges, peer_lacks_them = self._compare(theirs)
-            answer += self._values(ranges) if peer_lacks_them else []
-            answer += self._ask(ranges)
-        if not self._in_flight:
-            self.done = True
-            answer.append(("Finished", None))
-        return answer
-
-    def _ask(self, ranges: list[Range]) -> list[Message]:
-        """Ask for ranges while there is room in flight: the new ones first, then the latest."""
-        room = IN_FLIGHT - self._in_flight
-        asked = ranges[:room]
-        self._waiting += ranges[room:]
-        while self._waiting and len(asked) < room:
-            asked.append(self._waiting.pop())
-        self._in_flight += len(asked)
-        return [("RangeRequest", range_) for range_ in asked]
+def cpu_seconds(node: Node) -> float:
+    """Return the CPU time of a node's process and of those that it started."""
+    total = 0
+    for pid in _processes(node):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / _TICK
 
 
-class Responder(_Side):
-    """The side that answers."""
+def peak_memory(node: Node) -> int:
+    """Return the largest resident size of a node's processes, in bytes."""
+    return sum(
+        int(line.split()[1]) * 1024
+        for pid in _processes(node)
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
 
-    def receive(self, message: Message) -> list[Message]:
-        """Take a message; return what is said to it."""
-        kind, body = message
-        if kind == "InterestRequest":
-            return [("InterestResponse", body)]
-        if kind == "RangeRequest":
-            ranges, peer_lacks_them = self._compare(body)
-            values = self._values(ranges) if peer_lacks_them else []
-            return [*values, ("RangeResponse", ranges or [body])]
-        if kind == "Value":
-            self._learn(body)
+
+def _processes(node: Node) -> list[int]:
+    pid = node.pid
+    if pid is None:
         return []
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [pid, *(int(child) for task in tasks for child in task.read_text().split())]
+
+
+def _events_of_ours(node: TestnetNode) -> int:
+    return int(httpx.get(f"{node.api_url}/ceramic/recon").raise_for_status().json()["head"])
+
+
+def _tcp_port(address: str) -> int:
+    return int(address.split("/tcp/")[1].split("/")[0])
+
+
+def _wait_until(condition: Callable[[], bool], poll: float = _POLL) -> None:
+    deadline = time.monotonic() + FILL_LIMIT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not done after {FILL_LIMIT:g} s")
+        time.sleep(poll)
 
 
 def main() -> None:
     """Measure real nodes from the command line."""
-    from benchmarks import ceramic_one_real
-    from benchmarks.report import Row, machine, new_file, numbers, show, write_rows
-
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.ceramic_one",
         description=__doc__,
@@ -228,9 +334,9 @@ def main() -> None:
     parser.add_argument("--json", type=new_file, metavar="FILE")
     options = parser.parse_args()
     if options.node is not None:
-        coming = iter(ceramic_one_real.from_running_node(options.node))
+        coming = iter(from_running_node(options.node))
     else:
-        coming = ceramic_one_real.run(options.binary, options.events)
+        coming = run(options.binary, options.events)
     rows: list[Row] = []
     for row in coming:
         rows.append({**row, "machine": machine()})

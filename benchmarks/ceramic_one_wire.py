@@ -14,7 +14,7 @@ from typing import Final
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 
-from benchmarks import ceramic_one
+from benchmarks import ceramic_one_simulated as simulation
 from benchmarks.report import Row
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.rings import MODEL_RING
@@ -77,21 +77,21 @@ def compare(address: str, interest: KeyRange, keys: Sequence[bytes]) -> list[Row
 
 def _talk_to_simulation(here: Sequence[bytes], there: Sequence[bytes], interest: KeyRange) -> _Talk:
     size = len(there[0])
-    asking = ceramic_one.Initiator(KeyStore(here), interest, size)
-    answering = ceramic_one.Responder(KeyStore(there), size)
+    asking = simulation.Initiator(KeyStore(here), interest, size)
+    answering = simulation.Responder(KeyStore(there), size)
     talk = _Talk([], [])
     requests = asking.start()
     while requests:
-        talk.sent += map(ceramic_one.encode, requests)
+        talk.sent += map(simulation.encode, requests)
         answers = [answer for request in requests for answer in answering.receive(request)]
-        talk.received += (ceramic_one.encode(answer) for answer in answers if answer[0] != "Value")
+        talk.received += (simulation.encode(answer) for answer in answers if answer[0] != "Value")
         requests = [request for answer in answers for request in asking.receive(answer)]
     return talk
 
 
 async def _talk_to_node(address: str, here: Sequence[bytes], interest: KeyRange) -> _Talk:
     settings = replace(P2PSettings(), listen=("/ip4/127.0.0.1/tcp/0",))
-    asking = ceramic_one.Initiator(KeyStore(here), interest, len(here[0]))
+    asking = simulation.Initiator(KeyStore(here), interest, len(here[0]))
     with trio.fail_after(LIMIT):
         async with open_host(settings, create_new_key_pair()) as host:
             peer = await host.connect(address)
@@ -101,12 +101,12 @@ async def _talk_to_node(address: str, here: Sequence[bytes], interest: KeyRange)
             return talk
 
 
-async def _talk(asking: ceramic_one.Initiator, stream: PeerStream) -> _Talk:
+async def _talk(asking: simulation.Initiator, stream: PeerStream) -> _Talk:
     decoder = Decoder(KeyForm.BYTES, from_initiator=False)
     talk = _Talk([], [])
 
-    async def send(messages: Sequence[ceramic_one.Message]) -> None:
-        for data in map(ceramic_one.encode, messages):
+    async def send(messages: Sequence[simulation.Message]) -> None:
+        for data in map(simulation.encode, messages):
             talk.sent.append(data)
             await stream.send_all(data)
 
@@ -115,12 +115,12 @@ async def _talk(asking: ceramic_one.Initiator, stream: PeerStream) -> _Talk:
         for real in decoder.feed(await stream.receive_some(64 * 1024)):
             message = _as_simulated(real)
             if not isinstance(real, Value):
-                talk.received.append(ceramic_one.encode(message))
+                talk.received.append(simulation.encode(message))
             await send(asking.receive(message))
     return talk
 
 
-def _as_simulated(message: RealMessage) -> ceramic_one.Message:
+def _as_simulated(message: RealMessage) -> simulation.Message:
     """Return a node's message as the simulation has it; both are written in the same bytes."""
     if isinstance(message, InterestResponse):
         return "InterestResponse", [
@@ -128,7 +128,7 @@ def _as_simulated(message: RealMessage) -> ceramic_one.Message:
         ]
     if isinstance(message, RangeResponse):
         ranges = [
-            ceramic_one.Range(range_.first, range_.summary.hash, range_.summary.count, range_.last)
+            simulation.Range(range_.first, range_.summary.hash, range_.summary.count, range_.last)
             for range_ in message.ranges
         ]
         return "RangeResponse", ranges

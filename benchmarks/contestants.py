@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from benchmarks import ceramic_one
+from benchmarks import ceramic_one_simulated as simulation
 from benchmarks.negentropy import Items, Negentropy
 from benchmarks.pairs import Pair
 from recon_node.base.steps import run_steps
@@ -148,8 +148,8 @@ def ceramic_one_wire(pair: Pair) -> Cost:
     ours, theirs = map(KeyStore, pair.keys())
     cost = Cost()
     with CpuTimer() as timer:
-        asking = ceramic_one.Initiator(ours, WHOLE)
-        answering = ceramic_one.Responder(theirs)
+        asking = simulation.Initiator(ours, WHOLE)
+        answering = simulation.Responder(theirs)
         requests = asking.start()
         while requests:
             answers = _deliver(cost, requests, answering.receive, sent=True)
@@ -164,16 +164,16 @@ def ceramic_one_wire(pair: Pair) -> Cost:
 
 def _deliver(
     cost: Cost,
-    messages: Iterable[ceramic_one.Message],
-    receive: Callable[[ceramic_one.Message], list[ceramic_one.Message]],
+    messages: Iterable[simulation.Message],
+    receive: Callable[[simulation.Message], list[simulation.Message]],
     *,
     sent: bool,
-) -> list[ceramic_one.Message]:
-    answers: list[ceramic_one.Message] = []
+) -> list[simulation.Message]:
+    answers: list[simulation.Message] = []
     for message in messages:
-        data = ceramic_one.encode(message)
+        data = simulation.encode(message)
         _count(cost, len(data), sent=sent)
-        answers += receive(ceramic_one.decode(data))
+        answers += receive(simulation.decode(data))
     return answers
 
 

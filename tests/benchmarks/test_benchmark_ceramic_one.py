@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.ceramic_one import made_up_events
 from benchmarks.ceramic_one_node import _ask_for_holdings
-from benchmarks.ceramic_one_real import made_up_events
 from benchmarks.ceramic_one_wire import _talk_to_node, _talk_to_simulation
 from benchmarks.counting_proxy import Proxy
 from recon_node.ceramic import Network

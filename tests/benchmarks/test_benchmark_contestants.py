@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import ceramic_one, nostr_tools
+from benchmarks import ceramic_one_simulated as simulation
+from benchmarks import nostr_tools
 from benchmarks.contestants import CONTESTANTS, WHOLE, WrongResultError, check_difference
 from benchmarks.negentropy import Items, Negentropy
 from benchmarks.pairs import Population, pairs
@@ -78,19 +79,22 @@ def test_negentropy_tells_what_either_side_lacks():
 
 def test_a_range_request_is_as_long_as_that_of_ceramic_one():
     hash_ = Sha256a.of(b"hello world")
-    message = ("RangeRequest", ceramic_one.Range(b"", hash_, 1, b"\xff"))
-    assert len(ceramic_one.encode(message)) == ENVELOPE_SIZE + len(RANGE_REQUEST)
+    message = ("RangeRequest", simulation.Range(b"", hash_, 1, b"\xff"))
+    assert len(simulation.encode(message)) == ENVELOPE_SIZE + len(RANGE_REQUEST)
 
 
 def test_ceramic_one_has_at_most_twenty_ranges_in_flight():
     ours, theirs = map(KeyStore, POPULATION.pair(200, "scattered").keys())
-    asking, answering = ceramic_one.Initiator(ours, WHOLE), ceramic_one.Responder(theirs)
+    asking, answering = (
+        simulation.Initiator(ours, WHOLE),
+        simulation.Responder(theirs),
+    )
     requests, most = asking.start(), 0
     while not asking.done:
         most = max(most, sum(kind == "RangeRequest" for kind, _ in requests))
         answers = [answer for request in requests for answer in answering.receive(request)]
         requests = [request for answer in answers for request in asking.receive(answer)]
-    assert most == ceramic_one.IN_FLIGHT
+    assert most == simulation.IN_FLIGHT
 
 
 def test_without_node_the_flag_says_what_it_needs(monkeypatch):
