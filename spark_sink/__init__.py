@@ -1,13 +1,21 @@
 """The Spark pipeline behind a node: its event feed as tables.
 
-- `schema`, `errors`: the tables' columns; errors for users
-- `source`: the streaming and batch data source "recon" over the node's HTTP feed
-- `tables`: the tables on disk, and the position of each
-- `derive`: computes the other tables from `raw_events`, in Spark's workers
-- `run`: one streaming query that keeps the tables up to date, exactly once
-- `views`, `export`: tables with a model's fields as columns; copies in other systems
-- `upkeep`, `query`: maintaining and querying the tables
-- `cli`: the command `spark-sink`
+In reading order:
+
+    schema      the tables' columns
+    source/     the streaming and batch data source "recon" over the node's HTTP feed
+    run/        one streaming query that keeps the tables up to date, exactly once
+    tables/     the tables on disk, and the position of each
+    derive/     computes the other tables from `raw_events`, in Spark's workers
+    views/      tables with a model's fields as columns
+    export/     copies of tables in other systems
+    query/      SQL over the tables
+    serve/      the same for Arrow Flight SQL clients
+    upkeep/     maintains the tables
+    cli/        the command `spark-sink`
+    functions   functions on ids and payloads, for Spark and DuckDB
+    exposition  metrics over HTTP
+    errors      errors whose messages are for users
 
 Importing this package does not need the extra `[spark]`; importing its modules does. Its packages
 do not import their modules, so that Spark's workers and short commands load only what they need.

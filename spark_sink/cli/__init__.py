@@ -1,5 +1,16 @@
-"""The command `spark-sink`: `run` in `commands`, the others in `table_commands`, query results in
-`answers`."""
+"""The command `spark-sink`.
+
+In reading order:
+
+    commands         the group of all commands, and `run`
+    table_commands   inspect and maintain the tables
+    query_output     query results: JSON lines, or a table and hints
+    view_commands    typed views of models
+    export_commands  copies in other systems
+    serve            `serve`
+    event_printer    what happens in `run` and `serve`, a line for each event
+    options          the options that commands share, and their types
+"""
 
 import os
 

@@ -1,8 +1,14 @@
 """What `spark-sink run` runs.
 
-- `pipeline`: one streaming query that keeps the tables up to date, exactly once
-- `runner`: node, tables, Spark, query, from start to stop, and the telling of it
-- `feed_reader`: which of the `run_nodes` is read; `follower`: how the tables follow its log
-- `spark_session`: Spark itself, and the Java that it runs on; `cluster`: what one must have
-- `metrics`: numbers for Prometheus
+In reading order:
+
+    runner         node, tables, Spark, query, from start to stop, and the telling of it
+    pipeline       one streaming query that keeps the tables up to date, exactly once
+    feed_reader    which node is read, by one query after the other
+    follower       how the tables follow its log, whichever they were filled from before
+    backfill       starts from a snapshot
+    spark_session  Spark itself, and the Java that it runs on
+    cluster        what the workers of a cluster must have
+    memory         how much memory may be used
+    metrics        numbers for Prometheus
 """

@@ -19,11 +19,10 @@ from spark_sink.errors import SinkError, TablesError, another_log
 from spark_sink.exposition import served
 from spark_sink.run.backfill import ANYONE, Backfill, find_backfill
 from spark_sink.run.cluster import WORKERS_PATIENCE, calling_after, check_workers, is_local
-from spark_sink.run.feed_reader import SILENCE, FeedReader
+from spark_sink.run.feed_reader import SILENCE, FeedReader, RunNodes
 from spark_sink.run.memory import allowance, heap_within, tasks_within, why_killed
 from spark_sink.run.metrics import SinkMetrics
 from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink
-from spark_sink.run.run_nodes import RunNodes
 from spark_sink.run.spark_session import Java, find_java, java_exit, start_session, translate
 from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED
 from spark_sink.source.feed_client import Feed, Head

@@ -5,15 +5,15 @@ an interrupted read can continue after the last row that arrived, and a node may
 time: the reader waits for it, for up to `patience` seconds without a new row.
 
 The node applies the filters: rows that do not match are left out, and positions do not change.
-
 """
 
 import io
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpx
 import pyarrow as pa
@@ -21,10 +21,12 @@ import pyarrow.compute as pc
 
 from recon_node.base.connection import ClientError, http_options
 from recon_node.ceramic.auth.did import ed25519_did
+from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import multibase
-from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
+from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, one_line
 from spark_sink.schema import FEED
-from spark_sink.source.transfer import ResponseBody, Retry, connection_error, retried
+
+T = TypeVar("T")
 
 CID: Final = "event_cid"
 _POSITION: Final = "position"
@@ -33,30 +35,15 @@ CIDS: Final = pa.schema([FEED.field(_POSITION), FEED.field(CID)])
 # feed without these.
 _NEW_COLUMNS: Final = frozenset({"delivered_at", "fault"})
 
-
-def last_position(batch: pa.RecordBatch) -> int:
-    """Return the position of a batch's last row."""
-    return int(batch.column(_POSITION)[-1].as_py())
-
-
-def column_of(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    """Return a column of the feed; nulls for one that older nodes do not know."""
-    if field.name in _NEW_COLUMNS and field.name not in batch.schema.names:
-        return pa.nulls(batch.num_rows, field.type)
-    return batch.column(field.name).cast(field.type)
-
-
-def ascends(positions: pa.Array) -> bool:
-    """Return whether each position is greater than the previous one and none is null."""
-    steps = pc.less(positions[:-1], positions[1:])
-    return positions.null_count == 0 and bool(pc.all(steps, min_count=0).as_py())
-
-
 NOW: Final[Mapping[str, float]] = {}
 DEFAULT_PATIENCE: Final = 120.0
 """Seconds to wait for a node that does not answer."""
 _ARROW: Final = "/ceramic/feed/arrow"
 _READ_BUFFER_BYTES: Final = 1 << 16
+_DELAYS: Final = Backoff(first=0.1, longest=1.0)
+# How httpx's errors begin if an answer is not HTTP at all. Its other protocol errors mean that an
+# answer was cut off, for example because the node stopped.
+_NO_HTTP: Final = ("illegal request line", "illegal status line", "illegal header line")
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 _HASH_TIMEOUT: Final = httpx.Timeout(600.0, connect=5.0)  # for a hundred million events
 # A node knows its head: one that does not answer hangs, and another one may be read instead.
@@ -133,7 +120,7 @@ class Feed:
             news: `after` and `wait`: wait up to this many seconds for an event after a position.
         """
         patience = self.patience if patience is None else patience
-        return retried(partial(self._head_once, news), patience, on_failure)
+        return _retried(partial(self._head_once, news), patience, on_failure)
 
     def check(self, position: int, epoch: str, head: Head) -> None:
         """Check that the feed continues what was read, up to `position` of the log `epoch`.
@@ -174,13 +161,13 @@ class Feed:
         self, after: int, upto: int, epoch: str, columns: pa.Schema, patience: float | None
     ) -> Iterator[pa.RecordBatch]:
         patience = self.patience if patience is None else patience
-        retry = Retry(patience)
+        retry = _Retry(patience)
         while after < upto:
             try:
                 for batch in self._read_once(after, upto, epoch, columns):
                     yield batch
-                    after = last_position(batch)
-                    retry = Retry(patience)
+                    after = _last_position(batch)
+                    retry = _Retry(patience)
                 if after < upto and not self.filters:
                     raise FeedUnreachableError(
                         f"the node at {self.url} ended its answer at position {after} of {upto}"
@@ -196,7 +183,7 @@ class Feed:
         try:
             return self._client.get(path, params=params, timeout=timeout)
         except httpx.HTTPError as error:
-            raise connection_error(self.url, error) from None
+            raise _connection_error(self.url, error) from None
 
     def hashes(self, upto: int, epoch: str, prefix: bytes, size: int) -> dict[str, Any]:
         """Return the Sha256a of the events up to a position, and of parts of them.
@@ -274,7 +261,7 @@ class Feed:
             params["columns"] = ",".join(names)
         for batch in self._stream(params):
             yield self._checked(batch, after, upto, columns)
-            after = last_position(batch)
+            after = _last_position(batch)
 
     def _stream(self, params: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         """Yield the batches of an answer, as far as they arrive completely."""
@@ -283,7 +270,7 @@ class Feed:
                 if response.is_error:
                     response.read()
                 self.check_status(response, str(params.get("epoch", "")))
-                raw = ResponseBody(response)
+                raw = _ResponseBody(response)
                 stream = pa.ipc.open_stream(io.BufferedReader(raw, _READ_BUFFER_BYTES))
                 self._check_filters(stream.schema)
                 for batch in stream:
@@ -292,7 +279,7 @@ class Feed:
                 if raw.tail != _END_OF_STREAM:
                     raise OSError("its answer was cut off")
         except (httpx.HTTPError, pa.ArrowInvalid, OSError) as error:  # interrupted or cut off
-            raise connection_error(self.url, error) from None
+            raise _connection_error(self.url, error) from None
 
     def _checked(
         self, batch: pa.RecordBatch, after: int, upto: int, columns: pa.Schema
@@ -300,7 +287,7 @@ class Feed:
         checked = self._shaped(batch, columns)
         positions = checked.column("position")
         first, last = positions[0].as_py(), positions[-1].as_py()
-        right = ascends(positions) and after < first and last <= upto
+        right = _ascends(positions) and after < first and last <= upto
         # Ascending integers have no gaps if their count equals the distance between their ends.
         if not right or not (self.filters or last == after + len(positions)):
             raise FeedRefusedError(
@@ -312,7 +299,7 @@ class Feed:
     def _shaped(self, batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
         try:
             batch.validate(full=True)  # or reading it could read beyond its memory
-            arrays = [column_of(batch, field) for field in columns]
+            arrays = [_column_of(batch, field) for field in columns]
             return pa.RecordBatch.from_arrays(arrays, schema=columns)
         except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise FeedRefusedError(
@@ -336,6 +323,93 @@ class Feed:
             return httpx.Client(**http_options(self.url, self._token), timeout=_TIMEOUT)
         except ClientError as error:
             raise FeedRefusedError(str(error)) from None
+
+
+def _connection_error(url: str, error: Exception) -> FeedUnreachableError | FeedRefusedError:
+    """Return the error for a request that failed, or whose answer was cut off."""
+    reason = one_line(error)
+    if isinstance(error, httpx.RemoteProtocolError) and reason.startswith(_NO_HTTP):
+        return FeedRefusedError(
+            f"the server at {url} does not speak HTTP: is it the node's API? ({reason})"
+        )
+    return FeedUnreachableError(
+        f"the node at {url} cannot be reached ({reason}): is it running, and is the URL right?"
+    )
+
+
+class _Retry:
+    """Waits longer and longer between tries, for `patience` seconds in all."""
+
+    def __init__(self, patience: float) -> None:
+        self._deadline = time.monotonic() + patience
+        self._failures = 0
+
+    def wait(self, error: FeedUnreachableError) -> None:
+        """Sleep before the next try; raise `error` if time is up."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise error
+        self._failures += 1
+        time.sleep(min(_DELAYS.wait(self._failures), left))
+
+
+def _retried(
+    ask: Callable[[], T],
+    patience: float,
+    on_failure: Callable[[FeedUnreachableError], None] = lambda error: None,
+) -> T:
+    """Return an answer, which is asked for again and again, for `patience` seconds."""
+    retry = _Retry(patience)
+    while True:
+        try:
+            return ask()
+        except FeedUnreachableError as error:
+            on_failure(error)
+            retry.wait(error)
+
+
+class _ResponseBody(io.RawIOBase):
+    """A response's body as a file for the Arrow reader."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._chunks = response.iter_bytes()
+        self._rest = memoryview(b"")
+        self.tail = b""  # the last bytes received
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read some bytes; 0 at the end."""
+        while not self._rest:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return 0
+            self.tail = (self.tail + chunk[-8:])[-8:]
+            self._rest = memoryview(chunk)
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
+def _last_position(batch: pa.RecordBatch) -> int:
+    """Return the position of a batch's last row."""
+    return int(batch.column(_POSITION)[-1].as_py())
+
+
+def _column_of(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """Return a column of the feed; nulls for one that older nodes do not know."""
+    if field.name in _NEW_COLUMNS and field.name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, field.type)
+    return batch.column(field.name).cast(field.type)
+
+
+def _ascends(positions: pa.Array) -> bool:
+    """Return whether each position is greater than the previous one and none is null."""
+    steps = pc.less(positions[:-1], positions[1:])
+    return positions.null_count == 0 and bool(pc.all(steps, min_count=0).as_py())
 
 
 def _epoch_changed(url: str, actual: str, expected: str) -> FeedChangedError:
@@ -373,7 +447,7 @@ def find_time(feed: Feed, moment: int) -> FeedTime:
         FeedRefusedError: the node did not note when it delivered events around that time, or
             something answers, but not as a feed does.
     """
-    return retried(partial(_find_once, feed, moment), feed.patience)
+    return _retried(partial(_find_once, feed, moment), feed.patience)
 
 
 def _find_once(feed: Feed, moment: int) -> FeedTime:

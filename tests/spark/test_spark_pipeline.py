@@ -32,9 +32,8 @@ from spark_sink.errors import FeedChangedError, SinkError, TablesError
 from spark_sink.run import cluster
 from spark_sink.run import pipeline as pipeline_module
 from spark_sink.run.cluster import check_workers
-from spark_sink.run.feed_reader import FeedReader
+from spark_sink.run.feed_reader import FeedReader, RunNodes
 from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink, start_query
-from spark_sink.run.run_nodes import RunNodes
 from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.run.spark_session import translate
 from spark_sink.schema import DERIVED, FEED, TABLES

@@ -24,9 +24,8 @@ from spark_oracle import table_rows
 from spark_sink.derive.workers import LocalWorkers
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.run import follower as follower_module
-from spark_sink.run.feed_reader import delete_checkpoint
+from spark_sink.run.feed_reader import RunNodes, delete_checkpoint
 from spark_sink.run.follower import Follower, _pieces
-from spark_sink.run.run_nodes import RunNodes
 from spark_sink.schema import FEED
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.source.feed_client import Feed, Head

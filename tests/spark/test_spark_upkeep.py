@@ -37,7 +37,7 @@ from spark_sink.derive import child_process
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED, RAW, TABLES
-from spark_sink.source import transfer
+from spark_sink.source import feed_client
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables import retention, staging
 from spark_sink.tables.catalog import table_status
@@ -363,7 +363,7 @@ def test_a_rebuild_waits_for_a_node_that_is_away_for_a_moment(
     def sleep(seconds: float) -> None:
         raise AssertionError("a node that was never there is waited for")
 
-    monkeypatch.setattr(transfer, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    monkeypatch.setattr(feed_client, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     gone = ("--tables", tmp_path, "raw_events", "--url", "http://127.0.0.1:1")
     assert "cannot be reached" in told("rebuild", *gone, code=1)
 
