@@ -17,7 +17,7 @@ import trio
 from recon_node.anchoring.journal import Journal, JournalError, Selection
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.ceramic import EventKind, parse_event
-from recon_node.ceramic.header import DAG_SORT_KEY
+from recon_node.ceramic.event_id import DAG_SORT_KEY
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import DamagedEventError, FeedColumns, Store, StoreError
 

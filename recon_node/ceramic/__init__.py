@@ -1,12 +1,22 @@
 """Floor 2, Ceramic: networks, StreamIDs, EventIds, events, DIDs and signatures.
 
 Pure functions over bytes: what an event is, which key it has, and whether it is what it claims
-to be. What is refused raises a `CeramicError` whose message is user-facing.
+to be. What is refused raises a `CeramicError` whose message is user-facing. In reading order:
+
+    event                what a CAR holds: events, the header of an init event, StreamIDs
+    event_id             the keys that Recon reconciles
+    auth/                who signed an event, and whether they were allowed to
+    time_proof           what a time event proves
+    builder              makes events
+    network              the networks
+    heightless_event_id  the keys as ceramic-one nodes have them
+    errors               what goes wrong
 """
 
-from recon_node.ceramic.auth.cacao import ALWAYS, Validity
 from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.ceramic.auth.signature import (
+    ALWAYS,
+    Validity,
     authority,
     check_authority,
     signer,
@@ -26,8 +36,12 @@ from recon_node.ceramic.errors import (
 )
 from recon_node.ceramic.event import (
     MAX_CAR_SIZE,
+    METAMODEL,
     Event,
     EventKind,
+    InitHeader,
+    StreamId,
+    StreamType,
     assemble_event,
     bare_time_event,
     parse_event,
@@ -50,7 +64,6 @@ from recon_node.ceramic.event_id import (
     stream_range,
     streams_range,
 )
-from recon_node.ceramic.header import METAMODEL, InitHeader, StreamId, StreamType
 from recon_node.ceramic.network import (
     DEV_UNSTABLE,
     IN_MEMORY,

@@ -28,7 +28,6 @@ from itertools import repeat
 from typing import Final, NamedTuple, Self
 
 from recon_node.ceramic.errors import EventIdError
-from recon_node.ceramic.header import STREAM_ID_CODEC
 from recon_node.ceramic.network import Network
 from recon_node.ipld import (
     CID,
@@ -39,9 +38,15 @@ from recon_node.ipld import (
     dag_cbor,
     decode_varint,
     encode_varint,
+    multibase,
     read_cid,
 )
 
+DEFAULT_SORT_KEY: Final = "model"
+DAG_SORT_KEY: Final = "dag"
+NO_SORT_KEY: Final = ""
+_BYTES_KEYS: Final = frozenset({DEFAULT_SORT_KEY, DAG_SORT_KEY, "unique", "context"})
+STREAM_ID_CODEC: Final = 0xCE
 EVENT_ID_TYPE: Final = 0x05
 MAX_HEIGHT: Final = 2**64 - 2
 FENCEPOST_CID: Final = CID(bytes([0x01, RAW, IDENTITY, 0x00]))
@@ -374,6 +379,20 @@ def _hash(text: str) -> bytes:
         return hashlib.sha256(text.encode()).digest()
     except UnicodeEncodeError:
         raise EventIdError(f"{text[:100]!r} is not valid Unicode: it has no EventId") from None
+
+
+def sort_value_of(sort_key: str, text: str) -> str:
+    """Normalise a sort value that people and programs wrote to the form that EventIds hash.
+
+    The values of `model`, `unique`, `context` and `dag` are bytes, given as multibase text of any
+    base. Those of other fields stay as they are.
+
+    Raises:
+        MultibaseError: the value of such a field is not multibase text.
+    """
+    if sort_key not in _BYTES_KEYS:
+        return text
+    return multibase.encode(multibase.decode(text), "base36")
 
 
 MAX_SHARDS: Final = 4096

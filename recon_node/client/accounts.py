@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
-from recon_node.ceramic.auth.cacao import ANY_STREAM, parse_cacao
 from recon_node.ceramic.auth.did import canonical_did, chain_account, eip55, public_key
+from recon_node.ceramic.auth.signature import ANY_STREAM, parse_cacao
 from recon_node.ceramic.auth.wallets import challenge, signed_text
 from recon_node.client.errors import InvalidArgumentError, checked_arguments
 from recon_node.client.keys import Capability, Key

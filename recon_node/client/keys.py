@@ -18,9 +18,8 @@ from typing import Final, Literal, Self, TypeAlias
 
 from nacl.signing import SigningKey
 
-from recon_node.ceramic.auth.cacao import Cacao
 from recon_node.ceramic.auth.did import PrivateKey, controller_of
-from recon_node.ceramic.auth.signature import verified_capability
+from recon_node.ceramic.auth.signature import Cacao, verified_capability
 from recon_node.client.errors import InvalidArgumentError, KeyFileError, checked_arguments
 from recon_node.ipld import IpldError, multibase
 from recon_node.ipld.errors import required_for

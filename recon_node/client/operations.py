@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from recon_node.base.connection import Answer, NodeError, NotANodeError, Request
 from recon_node.ceramic import CeramicError, Event, InvalidEventError, StreamId, parse_event
-from recon_node.ceramic.auth.cacao import CLOCK_SKEW
+from recon_node.ceramic.auth.signature import CLOCK_SKEW
 from recon_node.client.errors import (
     CapabilityExpiredError,
     InvalidArgumentError,

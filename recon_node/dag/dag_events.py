@@ -32,7 +32,7 @@ from recon_node.ceramic import (
 )
 from recon_node.ceramic.auth.did import PrivateKey, controller_of, ed25519_key
 from recon_node.ceramic.builder import signed_event
-from recon_node.ceramic.header import DAG_SORT_KEY
+from recon_node.ceramic.event_id import DAG_SORT_KEY
 from recon_node.dag.errors import DagEventError
 from recon_node.ipld import CID, IpldError, cid_of_block, multibase
 

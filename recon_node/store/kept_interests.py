@@ -40,7 +40,7 @@ from recon_node.ceramic import (
     stream_range,
 )
 from recon_node.ceramic.auth.did import did_spellings, is_did
-from recon_node.ceramic.header import DEFAULT_SORT_KEY, sort_value_of
+from recon_node.ceramic.event_id import DEFAULT_SORT_KEY, sort_value_of
 from recon_node.ipld import IpldError
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.recon.keys.ordered_keys import covers

@@ -34,8 +34,7 @@ from recon_node.ceramic import (
     parse_event,
 )
 from recon_node.ceramic.auth.did import canonical_did, did_spellings, is_did
-from recon_node.ceramic.event_id import short_hash
-from recon_node.ceramic.header import DEFAULT_SORT_KEY
+from recon_node.ceramic.event_id import DEFAULT_SORT_KEY, short_hash
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, model_hash
 from recon_node.ipld import CID
 from recon_node.store.admission.records import Judgement, PolicyRefusal, StreamRecord

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from recon_node.ceramic import CeramicError, StreamId, parse_event
-from recon_node.ceramic.header import DEFAULT_SORT_KEY
+from recon_node.ceramic.event_id import DEFAULT_SORT_KEY
 from recon_node.feed_index import FeedIndex, IndexFile, open_feed_index
 from recon_node.ipld import CID
 from recon_node.store import FeedRow, Store

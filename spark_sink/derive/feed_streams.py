@@ -33,8 +33,7 @@ from recon_node.ceramic import (
     StreamType,
     parse_event,
 )
-from recon_node.ceramic.event import read_checked
-from recon_node.ceramic.header import METAMODEL
+from recon_node.ceramic.event import METAMODEL, read_checked
 from recon_node.ipld import CID
 from recon_node.streams import (
     Definitions,

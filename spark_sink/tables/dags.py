@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recon_node.ceramic import CeramicError, parse_event
-from recon_node.ceramic.header import DAG_SORT_KEY
+from recon_node.ceramic.event_id import DAG_SORT_KEY
 from spark_sink.errors import cannot_read, cannot_write
 from spark_sink.tables.location import FAULTS, Location, file_system
 

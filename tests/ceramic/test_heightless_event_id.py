@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.ceramic.errors import EventIdError
+from recon_node.ceramic.event import StreamId
 from recon_node.ceramic.event_id import EventId
-from recon_node.ceramic.header import StreamId
 from recon_node.ceramic.heightless_event_id import (
     GREATEST,
     LEAST,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from recon_node.ceramic import Event
-from recon_node.ceramic.header import StreamId, StreamType
+from recon_node.ceramic.event import StreamId, StreamType
 from recon_node.ipld import CID
 from recon_node.recon import Sha256a
 from spark_sink.functions import (

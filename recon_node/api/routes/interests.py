@@ -38,7 +38,7 @@ from recon_node.api.models import (
 )
 from recon_node.api.routes.events import WARNING, EventBody
 from recon_node.ceramic import EventId, Network, Shard, StreamId, StreamIdError
-from recon_node.ceramic.header import DEFAULT_SORT_KEY, sort_value_of
+from recon_node.ceramic.event_id import DEFAULT_SORT_KEY, sort_value_of
 from recon_node.ipld import IpldError, dag_cbor, multibase
 from recon_node.recon import KeyRange, KeyView
 from recon_node.store import Interest, InvalidInterestError, Store, format_interest

@@ -34,7 +34,7 @@ from recon_node.api.models import (
 )
 from recon_node.api.routes.streams import compute
 from recon_node.ceramic import METAMODEL, EventKind, StreamId, StreamIdError, sort_value_range
-from recon_node.ceramic.header import DEFAULT_SORT_KEY
+from recon_node.ceramic.event_id import DEFAULT_SORT_KEY
 from recon_node.ipld import CID, IpldError
 from recon_node.recon import KeyRange
 from recon_node.store import FoundEvent, ListedStream, State, StreamFilter, StreamPage

@@ -31,6 +31,7 @@ import base64
 import json
 import re
 from collections.abc import Set
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
@@ -62,6 +63,15 @@ _BLOCK_HEAD: Final = cid_head(DAG_CBOR)
 _NO_ROUND_TRIP: Final = (
     "Event bytes do not round-trip. This most likely means the event contains unexpected fields."
 )
+# RFC 3339, which CAIP-74 asks for: not a date alone, nor a time without a zone. Hours and minutes
+# are checked here, because how strict Python is with those depends on its version.
+_CLOCK: Final = r"([01]\d|2[0-3]):[0-5]\d"
+_DATE_TIME: Final = re.compile(
+    rf"\d{{4}}-\d\d-\d\dT{_CLOCK}:[0-5]\d(\.\d{{1,9}})?(Z|[+-]{_CLOCK})", re.ASCII
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_TIME: Final = 100
+"""Characters of a time that an error quotes."""
 _TYPE_NAMES: Final = {
     CID: "a link",
     bytes: "bytes",
@@ -152,6 +162,22 @@ def json_value(data: bytes) -> Any:
         parse_int=float,  # of any length
         parse_constant=_refuse_constant,
     )
+
+
+def unix_seconds(text: str) -> int:
+    """Read a date and time of RFC 3339, rounded down to the second.
+
+    Raises:
+        ValueError: not such a text, or not a date of the calendar.
+    """
+    upper = text.upper()
+    if not _DATE_TIME.fullmatch(upper):
+        raise ValueError(f"{text[:_MAX_TIME]!r} is not a date and time of RFC 3339")
+    try:
+        time = datetime.fromisoformat(upper).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{text[:_MAX_TIME]!r} is not a date and time: {error}") from None
+    return (time - _EPOCH) // timedelta(seconds=1)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

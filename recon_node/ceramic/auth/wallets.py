@@ -31,7 +31,6 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from recon_node.ceramic.auth.cacao import Cacao, unix_seconds
 from recon_node.ceramic.auth.did import (
     ChainAccount,
     Ed25519Key,
@@ -47,12 +46,13 @@ if TYPE_CHECKING:
     import coincurve
 
     from recon_node.ceramic.auth.ecdsa import P256Key
+    from recon_node.ceramic.auth.signature import Cacao
 import base64
 import hashlib
 from typing import TYPE_CHECKING, Any
 
 from recon_node.ceramic.auth.did import SIGNATURE_SIZE, public_key
-from recon_node.ceramic.auth.envelope import fields_of, json_value, of_type
+from recon_node.ceramic.auth.envelope import fields_of, json_value, of_type, unix_seconds
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ipld import CID, DAG_CBOR, DagCborError, dag_cbor
 

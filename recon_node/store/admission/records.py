@@ -31,8 +31,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from recon_node.ceramic import Event, EventId, EventKind, Network, StreamId
 from recon_node.ceramic.event import INIT, TIME
-from recon_node.ceramic.event_id import stream_prefix
-from recon_node.ceramic.header import DEFAULT_SORT_KEY
+from recon_node.ceramic.event_id import DEFAULT_SORT_KEY, stream_prefix
 from recon_node.ipld import CID
 from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.store.values import StoreSettings

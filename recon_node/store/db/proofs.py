@@ -39,7 +39,7 @@ from typing import Final
 import structlog
 
 from recon_node.ceramic import EventId, EventKind, InvalidEventError, TimeProof, parse_event
-from recon_node.ceramic.header import DEFAULT_SORT_KEY
+from recon_node.ceramic.event_id import DEFAULT_SORT_KEY
 from recon_node.ipld import CID, CarError
 from recon_node.store.admission.records import ProofVerdict, Record, State
 from recon_node.store.db.blocks import BlockReader

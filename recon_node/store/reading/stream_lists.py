@@ -30,8 +30,7 @@ from recon_node.ceramic import (
     parse_event,
 )
 from recon_node.ceramic.auth.did import did_spellings
-from recon_node.ceramic.event_id import short_hash
-from recon_node.ceramic.header import DEFAULT_SORT_KEY, STREAM_ID_CODEC
+from recon_node.ceramic.event_id import DEFAULT_SORT_KEY, STREAM_ID_CODEC, short_hash
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, encode_varint
 from recon_node.ipld.multibase import BASE32, BASE36
 from recon_node.store.admission.records import State
