@@ -30,7 +30,7 @@ from recon_node.recon import (
     Version,
 )
 from recon_node.recon.cip124.cip124_codec import Cip124Message, encode_message
-from recon_node.recon.coded import coded_reply, messages, peer_turn
+from recon_node.recon.coded import coded_reply, estimates, messages
 from recon_node.recon.coded.messages import Gaps, Say
 from recon_node.recon.coded.messages import Message as CodedMessage
 from recon_node.recon.keys.ordered_keys import common_prefix
@@ -214,7 +214,7 @@ QUICK = {"sync_interval": 0.1, "push_delay": 3600, "ceramic_one": False}
 async def test_an_update_crosses_although_the_sums_are_equal(
     tmp_path, monkeypatch, sdk_cars, common
 ):
-    for module in (coded_reply, peer_turn):
+    for module in (coded_reply, estimates):
         monkeypatch.setattr(
             module,
             "fingerprint",

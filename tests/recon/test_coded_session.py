@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from peers import EVERYTHING, FetchesById, Peer, gaps_of, numbered, reconcile
 
 from recon_node.recon import Failed, KeyRange, RemoteProtocolError, SessionSettings, turn_of
-from recon_node.recon.coded import RECON_1_2, peer_turn
+from recon_node.recon.coded import RECON_1_2, estimates
 from recon_node.recon.coded import coded_session as session_module
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, Estimate, Gaps, Listed, Message, Say
@@ -145,13 +145,13 @@ def test_a_whole_set_is_listed_by_ids_in_pages(empty: str) -> None:
 
 def test_more_differences_than_symbols_go_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "MAX_SYMBOLS", 100)
-    monkeypatch.setattr(peer_turn, "MAX_SYMBOLS", 100)
+    monkeypatch.setattr(estimates, "MAX_SYMBOLS", 100)
     _, sent = converge(*sides(5_000, set(range(0, 5_000, 7))))
     assert all(len(message.symbols or ()) <= 8 for message in sent)
 
 
 def test_too_few_symbols_are_answered_with_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_turn, "symbols_for", lambda number: number + 1)
+    monkeypatch.setattr(estimates, "symbols_for", lambda number: number + 1)
     rounds, sent = converge(*sides(20_000, set(range(0, 20_000, 100))))
     numbers = [len(message.symbols) for message in sent if message.symbols is not None]
     assert numbers[0] == 8 < numbers[1] < numbers[2] <= 2 * numbers[1]

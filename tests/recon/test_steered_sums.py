@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from peers import CASES, EVERYTHING, FetchesById, MakeSession, Peer, numbered, reconcile
 
 from recon_node.recon import RemoteProtocolError, turn_of
-from recon_node.recon.coded import coded_reply, messages, peer_turn, salted
+from recon_node.recon.coded import coded_reply, estimates, messages, salted
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, Message, Say
 from recon_node.recon.keys import key_store
@@ -27,7 +27,7 @@ def steered() -> Iterator[None]:
         return messages.fingerprint(lanes >> COUNT_SHIFT << COUNT_SHIFT)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (coded_reply, peer_turn):
+        for module in (coded_reply, estimates):
             patch.setattr(module, "fingerprint", of_count)
         yield
 

@@ -2,11 +2,11 @@
 
 In reading order:
 
-    coded_session  a session: the theory, and what answers what
+    coded_session  a session: the theory, the peer's turn, and what answers what
     messages       what is said of a range, and its bytes
-    peer_turn      which messages are due, and what they tell of the difference
     coded_reply    our turn, as it is written
     salted         fingerprints that nobody could prepare for
+    estimates      how many keys differ, and whether symbols or ranges tell which
 """
 
 from typing import Final

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from recon_node.recon.coded.estimates import Part
 from recon_node.recon.coded.messages import (
     AGREED,
     END,
@@ -23,7 +24,6 @@ from recon_node.recon.coded.messages import (
     Say,
     fingerprint,
 )
-from recon_node.recon.coded.peer_turn import Part
 from recon_node.recon.keys.lookups import Finger, Group, groups
 from recon_node.recon.keys.ordered_keys import KeyRange, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, lanes_of
