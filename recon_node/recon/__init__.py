@@ -1,8 +1,13 @@
 """Recon: set reconciliation over sorted keys (CIP-124), without I/O.
 
 `KeyStore` holds the keys and hashes any range of them. `VERSIONS` lists the versions of the
-protocol; each is a folder with its messages and its sessions, which share the state in `Side`.
-Start reading with `session`.
+protocol, best first. In reading order:
+
+    session  what all versions share: the theory, the actions, and one side's state
+    keys/    the keys of a store, and what may be asked of them
+    cip124/  1.0.0, the messages of the CIP
+    coded/   1.2.0, coded symbols
+    ring/    0.1.0, the deployed network's
 """
 
 from typing import Any, Final

@@ -1,4 +1,11 @@
-"""`/ceramic/recon/1.0.0`: the messages of CIP-124, for peers that speak nothing newer."""
+"""`/ceramic/recon/1.0.0`: the messages of CIP-124, for peers that speak nothing newer.
+
+In reading order:
+
+    cip124_session  a session
+    cip124_reply    an answer, as it is written
+    cip124_codec    the messages, and their bytes
+"""
 
 from typing import Final
 
