@@ -14,6 +14,7 @@ a minute for ten million, once for each directory. In the row,
     again_cpu_s          loading the keys with these sums, which were saved, too
     rounds, bytes, session_ms   a session with one difference; CPU of both sides
     start_s, start_cpu_s, node_mb   a node until it answers, and its memory, the file not counted
+    killed_start_s       the same after it got 1,000 events and was killed (SIGKILL)
 
 CPU is that of the process, all threads together.
 """
@@ -21,7 +22,9 @@ CPU is that of the process, all threads together.
 from __future__ import annotations
 
 import argparse
+import json
 import random
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,14 +33,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+import httpx
 import numpy as np
 
+from benchmarks.admission import signed_events
 from benchmarks.contestants import reconcile
 from benchmarks.daemon import NETWORK, cpu_seconds
 from benchmarks.report import Row, count, new_file, progress, show
 from recon_node.base.program import no_garbage_collection
 from recon_node.base.steps import run_steps
 from recon_node.ceramic import network_range
+from recon_node.ipld import multibase
 from recon_node.recon import RECON_1_2, KeyRange, KeyStore, KeyView
 from recon_node.store import StoreSettings
 from recon_node.store.db.log import EventLog
@@ -54,6 +60,8 @@ from recon_node.testnet import TestnetNode
 
 WHOLE: Final = KeyRange(*map(bytes, network_range(NETWORK)))
 CALLS: Final = 2_000
+ADDED: Final = 1_000
+"""Events that a node gets before it is killed."""
 _FENCEPOST_TAIL: Final = 20 + 1 + 4
 """Bytes of a fencepost after the network: fields, height and CID."""
 _HEAD: Final = WHOLE.lower[:-_FENCEPOST_TAIL]
@@ -140,7 +148,7 @@ def run(directory: Path, keys: int) -> Row:
     (data_dir / SUMS_FILE).unlink(missing_ok=True)
     row: Row = {"keys": keys}
     progress("a node starts")
-    row |= _start(directory, keys)
+    row |= _starts(directory)
     progress("the keys are loaded")
     before, cpu, started = own_memory(), time.process_time(), time.perf_counter()
     ours = load(data_dir)
@@ -157,20 +165,44 @@ def run(directory: Path, keys: int) -> Row:
     return row
 
 
-def _start(directory: Path, keys: int) -> Row:
-    node = TestnetNode(_NODE, directory, ["--network", NETWORK.name, "--no-discovery"])
-    started = time.perf_counter()
-    node.launch()
+def _starts(directory: Path) -> Row:
+    """Measure a start, and one of a copy that gets events and is killed."""
+    flags = ["--network", NETWORK.name, "--no-discovery"]
+    node = TestnetNode(_NODE, directory, flags)
     try:
-        node.wait_until_ready()
+        row: Row = {"start_s": _start(node)}
         assert node.pid is not None
-        return {
-            "start_s": time.perf_counter() - started,
-            "start_cpu_s": cpu_seconds(node),
-            "node_mb": own_memory(node.pid) / 1e6,
-        }
+        row |= {"start_cpu_s": cpu_seconds(node), "node_mb": own_memory(node.pid) / 1e6}
     finally:
         node.stop()
+    copy = TestnetNode("copy", directory, flags)
+    shutil.copytree(node.data_dir, copy.data_dir, dirs_exist_ok=True)
+    try:
+        _start(copy)
+        _add_events(copy.api_url)
+        copy.kill()
+        row["killed_start_s"] = _start(copy)
+    finally:
+        copy.stop()
+        shutil.rmtree(copy.data_dir)
+    return row
+
+
+def _add_events(url: str) -> None:
+    lines = [json.dumps({"data": multibase.encode(car)}) for car in signed_events(ADDED)]
+    httpx.post(
+        f"{url}/ceramic/events",
+        content="\n".join(lines),
+        headers={"Content-Type": "application/x-ndjson"},
+        timeout=60,
+    ).raise_for_status()
+
+
+def _start(node: TestnetNode) -> float:
+    started = time.perf_counter()
+    node.launch()
+    node.wait_until_ready()
+    return time.perf_counter() - started
 
 
 def _calls(store: KeyStore) -> Row:

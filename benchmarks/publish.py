@@ -51,6 +51,7 @@ _LARGE_SET_COLUMNS: Final = {
     "lthash_s": "LtHash, s",
     "session_ms": "a session, ms",
     "start_s": "start of a node, s",
+    "killed_start_s": "after SIGKILL, s",
     "node_mb": "its memory, MB",
 }
 _NODE_COLUMNS: Final = {
