@@ -45,8 +45,7 @@ from recon_node.snapshot.event_sources import LogSource
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.store import StoreSettings, open_store
-from recon_node.store.db.log import EventLog
-from recon_node.store.db.log_changes import commit_batch
+from recon_node.store.db.log import EventLog, commit_batch
 from recon_node.store.kept_interests import key_ranges
 from recon_node.store.values import Submission
 from recon_node.testnet import Testnet

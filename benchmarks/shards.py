@@ -43,8 +43,7 @@ from recon_node.ipld import CID, DAG_CBOR
 from recon_node.recon import Sha256a
 from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.store import StoreSettings
-from recon_node.store.db.log import EventLog
-from recon_node.store.db.log_changes import commit_batch
+from recon_node.store.db.log import EventLog, commit_batch
 from recon_node.store.kept_interests import key_ranges
 from recon_node.store.values import Submission
 from recon_node.testnet import TestnetNode

@@ -36,8 +36,7 @@ from recon_node.ipld import CID
 from recon_node.store.admission.records import Judgement
 from recon_node.store.contents import Writer
 from recon_node.store.damage import DamageWatch
-from recon_node.store.db.log import Committed
-from recon_node.store.db.log_changes import commit_batch, commit_release
+from recon_node.store.db.log import Committed, commit_batch, commit_release
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.kept_interests import Interests
 from recon_node.store.policy import PolicyGate

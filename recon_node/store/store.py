@@ -20,8 +20,7 @@ from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore, id_of
 from recon_node.store.contents import Contents, Filling, Writer
-from recon_node.store.db.log import EventLog
-from recon_node.store.db.log_changes import commit_proofs, postpone_proofs, release_unsigned
+from recon_node.store.db.log import EventLog, commit_proofs, postpone_proofs, release_unsigned
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.directory_lock import directory_lock
 from recon_node.store.errors import DiskFullError, StoreError

@@ -11,8 +11,7 @@ from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.store import StoreSettings, Verdict
 from recon_node.store.admission.records import ProofVerdict
-from recon_node.store.db.log import EventLog
-from recon_node.store.db.log_changes import commit_batch, commit_proofs, commit_release
+from recon_node.store.db.log import EventLog, commit_batch, commit_proofs, commit_release
 from recon_node.store.kept_interests import key_ranges
 from recon_node.store.reading import Reader
 from recon_node.store.reading.single_events import read_pending_proofs

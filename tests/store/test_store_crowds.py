@@ -11,8 +11,8 @@ from store_helpers import KEYS, NETWORK, World, feed_of
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import time_event
 from recon_node.store import open_store
-from recon_node.store.db import log_changes, sql
-from recon_node.store.db.log_changes import commit_release
+from recon_node.store.db import rows, sql
+from recon_node.store.db.log import commit_release
 
 
 def crowd(size: int, seed: int = 0) -> tuple[World, Event, list[Event]]:
@@ -33,7 +33,7 @@ def crowd(size: int, seed: int = 0) -> tuple[World, Event, list[Event]]:
 def test_a_transaction_looks_at_a_bounded_number_of_waiting_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_changes, "MAX_WAITERS", 16)
+    monkeypatch.setattr(rows, "MAX_WAITERS", 16)
     world, init, events = crowd(200)
     log = BareLog(tmp_path)
     log.offer([world.offer(event) for event in events])
@@ -53,7 +53,7 @@ def test_a_transaction_looks_at_a_bounded_number_of_waiting_events(
 async def test_the_events_of_an_anchor_move_on_when_nothing_else_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_changes, "MAX_WAITERS", 16)
+    monkeypatch.setattr(rows, "MAX_WAITERS", 16)
     world = World(1, streams=40, events=0)
     anchors = [world.add(time_event(cid, cid)) for cid in list(world.events)]
     proofs = {anchor.payload["proof"] for anchor in anchors}
@@ -68,7 +68,7 @@ async def test_the_events_of_an_anchor_move_on_when_nothing_else_comes(
 async def test_others_are_admitted_in_between_and_a_restart_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(log_changes, "MAX_WAITERS", 2)
+    monkeypatch.setattr(rows, "MAX_WAITERS", 2)
     world, init, events = crowd(150, seed)
     stranger = world.start(KEYS[3], b"another stream")
     last = world.extend(
@@ -95,7 +95,7 @@ def test_no_event_is_left_waiting_whose_history_is_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Each waits for several events of a batch, which are looked up in parts."""
-    monkeypatch.setattr(log_changes, "MAX_WAITERS", 16)
+    monkeypatch.setattr(rows, "MAX_WAITERS", 16)
     monkeypatch.setattr(sql, "_VALUES_PER_STATEMENT", 5)
     world = World(seed, streams=10, events=100)
     offers = world.offers()

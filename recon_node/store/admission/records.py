@@ -18,7 +18,7 @@ chain does not have make room for others.
 judged. There is one `Record` object for each EventId, so that what one event of the batch changes
 is what the next one sees. The rules and the ladder are pure: what they have to know they yield as a
 `Want`, and their runner adds it to `Known` before they go on
-(`recon_node.store.db.log_changes` from the log).
+(`recon_node.store.db.log` from the log).
 """
 
 from __future__ import annotations

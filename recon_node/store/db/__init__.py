@@ -2,9 +2,8 @@
 
 log_schema   the file and its tables, and what survives what
 event_table  the table of events, and how rows of earlier versions come into it
-log_changes  what changes the log, each in one transaction; loads what the rules have to know
-log          the log: transactions, and what is written in them
-rows         events as rows
+log          the log: what changes it, each in one transaction, and what is written in them
+rows         events as rows; loads what the rules have to know
 blocks       how a CAR is stored, and blocks that events share
 proofs       which anchors await their lookup, what it led to, and what time events state
 saved_keys   the key store of the last run and its sums, and what changed since

@@ -3,6 +3,10 @@
 Synchronous; one thread at a time. Within a transaction nothing in memory changes but the working
 set of the batch: a batch that fails leaves the log and this object as they were.
 
+What changes the log are a batch (`commit_batch`), the outcome of lookups, and a crowd's step. Any
+number of events may wait for one that arrives, or for one anchor: a *crowd*. It moves in steps,
+because it is too much for one transaction. See `rows` for what is left between two steps.
+
 **A log that lost its end.** A kill never loses a commit. But a log can still become shorter than
 its readers know it: a byte of the write-ahead log flips and SQLite drops everything after it, the
 power fails with `synchronous = "normal"`, or an operator restores an older copy. New events would
@@ -17,7 +21,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,28 +33,35 @@ from recon_node.base.latest import Latest
 from recon_node.ceramic import EventId, EventKind, Network
 from recon_node.ceramic.event import TIME
 from recon_node.ipld import CID
-from recon_node.recon import KeyStore, KeyView
+from recon_node.recon import KeyRange, KeyStore, KeyView
+from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.records import (
     DELIVERED,
     ORPHAN,
     PENDING,
     Amount,
     Completed,
+    Judgement,
     Marks,
+    ProofVerdict,
     Record,
     Share,
     State,
     share_limits,
     share_of,
 )
+from recon_node.store.admission.rules import Rules, Terms
 from recon_node.store.damage import Damage
 from recon_node.store.db import log_schema, proofs
-from recon_node.store.db.blocks import full_size
+from recon_node.store.db.blocks import cut_out_shared, full_size
 from recon_node.store.db.rows import (
     FAULT,
+    BatchLoader,
     delete_records,
+    end_releases,
     insert_records,
     keep_releases,
+    note_own_streams,
     read_releases,
     remember_refused,
     select_withheld,
@@ -68,8 +79,9 @@ from recon_node.store.db.saved_keys import (
     save_keys,
     save_sums,
 )
-from recon_node.store.db.sql import explained_errors
-from recon_node.store.values import StoreSettings, Verdict
+from recon_node.store.db.sql import explained_errors, short
+from recon_node.store.values import StoreSettings, Submission, Verdict
+from recon_node.verification import Facts, check_event
 
 logger = structlog.get_logger(__name__)
 
@@ -452,3 +464,175 @@ class EventLog:
             self.connection.execute(
                 "INSERT OR REPLACE INTO meta (name, value) VALUES ('rules', ?)", (str(RULES),)
             )
+
+
+class _Change:
+    """What is known and moved within a transaction."""
+
+    def __init__(self, log: EventLog, marks: Marks) -> None:
+        self._log = log
+        self._marks = marks
+        self.loader = BatchLoader(log.connection)
+        self.ladder = Ladder(self.loader.known, marks, log.network, log.limits, guarded=log.guarded)
+
+    def resume(self, records: Iterable[Record]) -> None:
+        """Move held records for which something other than an event was missing."""
+        self.loader.carry_out(self.ladder.resume(records))
+
+    def write(self) -> Committed:
+        """Write what became of the records."""
+        known, left = self.loader.known, self.loader.left
+        committed = self._log.write(
+            known.touched.values(), self.ladder.refused, self._marks, left, known.forgotten
+        )
+        committed.completed = self.ladder.completed
+        committed.sort_keys = self.ladder.sort_keys
+        committed.damaged = self.ladder.damaged
+        return committed
+
+
+def commit_batch(
+    log: EventLog,
+    batch: Sequence[Submission],
+    ranges: Sequence[KeyRange],
+    damaged: Collection[CID] = (),
+    judgement: Judgement | None = None,
+) -> Committed:
+    """Judge a batch and write what follows from it.
+
+    Args:
+        log: in whose transaction.
+        batch: in this order.
+        ranges: of the node's interests, ascending and apart: peers' events must lie in them.
+        damaged: events that are damaged in the log: a sound copy in the batch replaces them.
+        judgement: what the write policy says of the batch, if there is one.
+
+    Returns:
+        What changed, with a verdict on each event of the batch.
+
+    Raises:
+        StoreError: the disk did not take it; nothing of the batch is in the log.
+    """
+    terms = Terms(log.network, log.settings.max_event_bytes, log.now(), ranges, judgement)
+    with log.transaction() as marks:
+        change = _Change(log, marks)
+        rules = Rules(change.loader.known, marks, change.ladder, terms)
+        mended = _mend(log.connection, batch, damaged) if damaged else []
+        if mended:
+            names = [event_id.event_cid for event_id in mended]
+            change.loader.carry_out(rules.resume(names))
+        verdicts = change.loader.carry_out(rules.judge(batch))
+        committed = change.write()
+        new_own = [init for init in rules.own_streams if init not in log.own_streams]
+        if new_own:
+            note_own_streams(log.connection, new_own)
+    log.own_streams.update(dict.fromkeys(new_own))
+    committed.verdicts, committed.mended = verdicts, mended
+    return committed
+
+
+def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -> Committed:
+    """Keep what lookups of proofs led to, and deliver or refuse what has waited for it.
+
+    Raises:
+        StoreError: the disk did not take it; nothing is changed then.
+    """
+    with log.transaction() as marks:
+        was_doubted = proofs.doubted_among(log.connection, [proof for proof, _ in verdicts])
+        before = proofs.doubted_events(log.connection) if was_doubted else set()
+        settled = proofs.settle_proofs(log.connection, verdicts)
+        change = _Change(log, marks)
+        change.resume(change.loader.load_some(settled))
+        committed = change.write()
+        proofs.forget_doubts(log.connection, settled)
+        if was_doubted:
+            committed.trusted = before - proofs.doubted_events(log.connection)
+    committed.proofs_done += len(settled)
+    return committed
+
+
+def postpone_proofs(
+    log: EventLog, due: Sequence[tuple[CID, float]], not_found: Iterable[CID]
+) -> Committed:
+    """Move proofs whose lookup failed further back in the queue.
+
+    `due` says when each is to be looked up again, in Unix seconds. Of those in `not_found`, the
+    chain does not have the transaction.
+
+    Raises:
+        StoreError: the disk did not take it; nothing is changed then.
+    """
+    with log.transaction() as marks:
+        proofs.postpone_proofs(log.connection, due)
+        doubted = proofs.doubt(log.connection, not_found)
+        committed = log.write((), (), marks)
+    committed.doubted = doubted
+    return committed
+
+
+def commit_release(log: EventLog) -> Committed:
+    """Move the next events of a crowd, as many as one transaction may.
+
+    Raises:
+        StoreError: the disk did not take it; nothing is changed then.
+    """
+    with log.transaction() as marks:
+        change = _Change(log, marks)
+        for cid, after in change.loader.read_releases():
+            if not change.loader.has_room:
+                break
+            end_releases(log.connection, [cid])
+            change.resume(change.loader.load_released(cid, after))
+        committed = change.write()
+        marks.is_releasing = bool(read_releases(log.connection, 1))
+    return committed
+
+
+def release_unsigned(log: EventLog) -> None:
+    """Move what waits because a write policy decided in whose name streams are: it does no more.
+
+    Raises:
+        StoreError: the disk did not take it. What was moved before stays so.
+    """
+    after = 0
+    while BatchLoader(log.connection).load_uncovered(after):
+        with log.transaction() as marks:
+            change = _Change(log, marks)
+            waiting = change.loader.load_uncovered(after)
+            change.resume(waiting)
+            change.write()
+        after = waiting[-1].row
+
+
+def _mend(
+    connection: sqlite3.Connection, batch: Iterable[Submission], damaged: Collection[CID]
+) -> list[EventId]:
+    """Write those events of a batch that are damaged in the log, and return their EventIds.
+
+    Blocks that they share with other events are mended for those, too.
+    """
+    mended: list[EventId] = []
+    for submission in batch:
+        facts = _damaged_event(submission, damaged)
+        if facts is None:
+            continue
+        [stored] = cut_out_shared(connection, [facts])
+        rows = connection.execute(
+            "SELECT id, event_id FROM events WHERE short_cid = ? AND cid = ?",
+            (short(facts.cid), facts.cid),
+        ).fetchall()
+        connection.executemany(
+            "INSERT OR REPLACE INTO cars (id, car) VALUES (?, ?)",
+            ((row, stored) for row, _ in rows),
+        )
+        mended += (EventId(event_id) for _, event_id in rows)
+    return mended
+
+
+def _damaged_event(submission: Submission, damaged: Collection[CID]) -> Facts | None:
+    """Return the facts about a submission's event, if it is a damaged one."""
+    named = submission.event_id
+    if named is not None and named.event_cid not in damaged:
+        return None
+    facts = submission.finding or check_event(submission.car)
+    return facts if isinstance(facts, Facts) and facts.cid in damaged else None

@@ -43,8 +43,14 @@ from recon_node.ceramic.event_id import DEFAULT_SORT_KEY
 from recon_node.ipld import CID, CarError
 from recon_node.store.admission.records import ProofVerdict, Record, State
 from recon_node.store.db.blocks import BlockReader
-from recon_node.store.db.rows import MAX_REASON
-from recon_node.store.db.sql import MIGRATED_AT_ONCE, read_in_pieces, select_in, short, short_of
+from recon_node.store.db.sql import (
+    MAX_REASON,
+    MIGRATED_AT_ONCE,
+    read_in_pieces,
+    select_in,
+    short,
+    short_of,
+)
 from recon_node.verification import Refusal
 
 logger = structlog.get_logger(__name__)

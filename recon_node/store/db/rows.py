@@ -14,7 +14,8 @@ between those that admit other events, and after a restart.
 `own_streams` has the streams that the node's own clients have written to: those whose events its
 API admitted. Time events do not count, since anybody can make them.
 
-Statements are run for many events at once. Nothing here begins or ends a transaction.
+Statements are run for many events at once: what a batch has to know of the log is loaded by a
+`BatchLoader`. Nothing here begins or ends a transaction.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeVar
 
+from recon_node.base.steps import run_steps
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ceramic.event import INIT
 from recon_node.ipld import CID
@@ -32,17 +35,23 @@ from recon_node.store.admission.records import (
     ORPHAN,
     PENDING,
     UNCOVERED,
+    Known,
     Record,
     State,
+    Steps,
     StreamRecord,
+    Want,
 )
-from recon_node.store.damage import FORGOTTEN
-from recon_node.store.db.blocks import cut_out_shared, full_size, trim
-from recon_node.store.db.sql import insert_rows, select_in, select_named
+from recon_node.store.damage import FORGOTTEN, Damage, check_stored
+from recon_node.store.db.blocks import BlockReader, cut_out_shared, full_size, trim
+from recon_node.store.db.proofs import doubted_among, proof_verdicts, select_evictable
+from recon_node.store.db.sql import MAX_REASON, insert_rows, select_in, select_named
 from recon_node.store.errors import DamagedRowError
 
-MAX_REASON: Final = 500
-"""Characters of a reason that are kept."""
+T = TypeVar("T")
+
+MAX_WAITERS: Final = 256
+"""Waiting events that one transaction loads from the log, some 0.3 ms each."""
 
 FAULT: Final = "(SELECT reason FROM faults WHERE faults.id = events.id)"
 """The fault of a row of `events` in a SELECT; null if there is none."""
@@ -316,3 +325,143 @@ def keep_releases(connection: sqlite3.Connection, left: Mapping[CID, int]) -> No
 def end_releases(connection: sqlite3.Connection, cids: Iterable[CID]) -> None:
     """Forget those of which nothing is left."""
     connection.executemany("DELETE FROM releases WHERE cid = ?", ((cid,) for cid in cids))
+
+
+class BatchLoader:
+    """Answers what a batch has to know, within its transaction, by a handful of queries: not by
+    thousands for 1,000 events.
+
+    Attributes:
+        known: what was loaded, and what the batch changed of it.
+        left: events and proofs with waiters that were not loaded, and after which row these are.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._room = MAX_WAITERS
+        self.left: dict[CID, int] = {}
+        # Often there are none. Within the transaction, rows are added only at its end.
+        self._any_waits, self._any_refused, any_forgotten = connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM waits), EXISTS (SELECT 1 FROM refused), "
+            "EXISTS (SELECT 1 FROM forgotten)"
+        ).fetchone()
+        self.known = Known()
+        if any_forgotten:
+            self.known.forgotten = forgotten_streams(connection)
+
+    def carry_out(self, steps: Steps[T]) -> T:
+        """Take the steps to their end, with all that they want to know; return what they do."""
+        return run_steps(steps, self._load)
+
+    def load_uncovered(self, after: int) -> list[Record]:
+        """Load the next UNCOVERED records beyond a row that are not badly signed themselves."""
+        rows = self._connection.execute(
+            "SELECT id FROM events WHERE position IS NULL AND state = ? AND kind != 'data' "
+            "AND id > ? ORDER BY id LIMIT ?",
+            (State.UNCOVERED, after, MAX_WAITERS),
+        )
+        return self._load_records("id IN (?) ORDER BY id", [row for (row,) in rows])
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more waiters may be loaded."""
+        return self._room > 0
+
+    def read_releases(self) -> list[tuple[CID, int]]:
+        """Return what is left of crowds, and after which row to continue each."""
+        return read_releases(self._connection, MAX_WAITERS)
+
+    def load_released(self, cid: CID, after: int) -> list[Record]:
+        """Load what waits for an event or a proof, beyond a row, at most `MAX_WAITERS`."""
+        self.known.waited_for.add(cid)
+        return self.load_some([cid], after)
+
+    def _load(self, want: Want) -> None:
+        if want.event_ids:
+            self._load_refused_event_ids(want.event_ids)
+        if want.events:
+            self._load_events(want.events)
+        if want.waiters:
+            self._load_waiters(want.waiters)
+        if want.proofs:
+            self._load_proofs(want.proofs)
+        for record in want.cars:
+            self.known.cars[record] = self._car(record)
+        if want.evictable:
+            rows = select_evictable(self._connection, MAX_WAITERS)
+            self.known.evictable = self._load_records("id IN (?)", rows)
+
+    def _load_refused_event_ids(self, event_ids: Sequence[EventId]) -> None:
+        sql = "SELECT event_id, reason FROM refused WHERE event_id IN (?)"
+        for raw, reason in select_in(self._connection, sql, event_ids if self._any_refused else ()):
+            self.known.refused_event_ids[EventId(raw)] = reason
+
+    def _load_events(self, cids: Iterable[CID]) -> None:
+        known = self.known
+        missing = [cid for cid in dict.fromkeys(cids) if cid not in known.events]
+        if not missing:
+            return
+        known.events.update(missing)
+        records = select_records_of(self._connection, missing)
+        self._adopt(records)
+        inits = list({record.cid for record in records if record.kind is EventKind.INIT})
+        known.streams |= {stream.init: stream for stream in select_streams(self._connection, inits)}
+        sql = "SELECT cid, reason FROM refused WHERE inherent AND cid IN (?)"
+        for raw, reason in select_in(self._connection, sql, missing if self._any_refused else ()):
+            known.refused[CID(raw)] = reason
+
+    def _load_waiters(self, cids: Iterable[CID]) -> None:
+        """Load at most `MAX_WAITERS` in all; what there are more of is in `left`."""
+        missing = [cid for cid in dict.fromkeys(cids) if cid not in self.known.waited_for]
+        if not missing:
+            return
+        self.known.waited_for.update(missing)
+        if not self._any_waits:
+            return
+        sql = "SELECT DISTINCT event FROM waits WHERE cid IN (?)"
+        # Two parts of a long list may find the same row: such a list must not pass for a whole one.
+        stored_rows = [
+            row for (row,) in islice(select_in(self._connection, sql, missing), self._room + 1)
+        ]
+        rows = sorted(set(stored_rows))
+        if len(stored_rows) <= self._room:  # nearly always
+            self._room -= len(rows)
+            self._load_records("id IN (?) ORDER BY id", rows)
+        else:
+            self.load_some(missing)
+
+    def load_some(self, cids: Iterable[CID], after: int = BEGINNING) -> list[Record]:
+        """Load waiters of one event after the other until there is no room."""
+        loaded: dict[int, None] = {}
+        for cid in cids:
+            rows = select_waiters(self._connection, cid, after, self._room + 1)
+            taken = rows[: self._room]
+            if len(taken) < len(rows):
+                self.left[cid] = taken[-1] if taken else after
+            self._room -= len(taken)
+            loaded.update(dict.fromkeys(taken))
+        return self._load_records("id IN (?) ORDER BY id", sorted(loaded))
+
+    def _load_records(self, where: str, values: Sequence[object]) -> list[Record]:
+        records = select_records(self._connection, where, values)
+        self._adopt(records)
+        self._load_events(cid for record in records for cid in (record.cid, *record.builds_on))
+        return [self.known.touched[record.event_id] for record in records]
+
+    def _load_proofs(self, proofs: Iterable[CID]) -> None:
+        missing = [proof for proof in dict.fromkeys(proofs) if proof not in self.known.verdicts]
+        if missing:
+            self.known.verdicts |= proof_verdicts(self._connection, missing)
+            self.known.doubted |= doubted_among(self._connection, missing)
+
+    def _adopt(self, records: Sequence[Record]) -> None:
+        self.known.adopt(records)
+        self._load_proofs(record.proof for record in records if record.proof is not None)
+
+    def _car(self, record: Record) -> bytes | Damage:
+        sql = (
+            "SELECT event_id, cid, position, car FROM events LEFT JOIN cars USING (id) WHERE id = ?"
+        )
+        *names, stored = self._connection.execute(sql, (record.row,)).fetchone()
+        [restored] = BlockReader(self._connection).restore_each([stored])
+        return check_stored(restored, *names)

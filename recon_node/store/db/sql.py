@@ -31,6 +31,8 @@ MIGRATED_AT_ONCE: Final = 1000
 """Rows that a migration reads at a time."""
 _ROWS_PER_STATEMENT: Final = 64
 """Rows that one statement inserts. Statements are remembered by their text, 128 of them."""
+MAX_REASON: Final = 500
+"""Characters of a reason that are kept."""
 _BUGS: Final = (
     sqlite3.IntegrityError,
     sqlite3.ProgrammingError,
