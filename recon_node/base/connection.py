@@ -35,6 +35,10 @@ class ClientError(Exception):
     """The base of the errors of all that talks to a node."""
 
 
+class InvalidArgumentError(ClientError, ValueError):
+    """An invalid argument, such as text that is not a StreamID. Nothing was sent."""
+
+
 class UnreachableError(ClientError):
     """No node answers at the URL, or it took longer than `timeout`."""
 

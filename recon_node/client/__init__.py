@@ -11,11 +11,22 @@
 
 `Ceramic` blocks; `AsyncCeramic` has the same methods for asyncio and trio. Both work with nodes of
 this project and with ceramic-one nodes. Events are built, checked and signed in the program: a key
-never leaves it. docs/client.md is the guide.
+never leaves it. docs/client.md is the guide. In reading order:
+
+    clients       the two clients, which carry requests and answers
+    operations    what operations are, their arguments, and reading streams
+    writing       creating, changing and merging streams
+    feed_entries  the feed
+    lists         models, documents, interests, anchors and threads
+    keys          keys and capabilities
+    accounts      accounts that sign in, and let keys write for them
+    definitions   the definitions of models
+    codegen       Python types of their documents
 """
 
 from recon_node.base.connection import (
     ClientError,
+    InvalidArgumentError,
     NodeError,
     NotANodeError,
     NotFoundError,
@@ -31,26 +42,36 @@ from recon_node.client.accounts import (
     SignIn,
     SolanaAccount,
 )
-from recon_node.client.clients import AsyncCeramic, Ceramic
-from recon_node.client.conversations import Thread, ThreadMessage
+from recon_node.client.clients import AsyncCeramic, Ceramic, TooMuchWorkError
 from recon_node.client.definitions import AccountRelation, ModelDefinition, Relation, View
-from recon_node.client.errors import (
+from recon_node.client.feed_entries import FeedEntry, FeedPage
+from recon_node.client.keys import (
+    Capability,
     CapabilityExpiredError,
-    FirstInterestWarning,
-    InvalidArgumentError,
-    InvalidContentError,
+    Key,
     KeyFileError,
-    MergeConflictError,
+    KeyKind,
     NoKeyError,
+)
+from recon_node.client.lists import (
+    Anchor,
+    FirstInterestWarning,
+    Interest,
+    ListedDocument,
+    ListedModel,
+    ListPage,
+    Thread,
+    ThreadMessage,
+)
+from recon_node.client.operations import (
+    CidRef,
+    Document,
+    InvalidContentError,
     OutsideInterestsWarning,
     RefusedEventError,
-    TooMuchWorkError,
+    StreamRef,
 )
-from recon_node.client.feed_entries import FeedEntry, FeedPage
-from recon_node.client.keys import Capability, Key, KeyKind
-from recon_node.client.lists import Anchor, Interest, ListedDocument, ListedModel, ListPage
-from recon_node.client.operations import CidRef, Document, StreamRef
-from recon_node.client.writing import Patch
+from recon_node.client.writing import MergeConflictError, Patch
 from recon_node.ipld import CID
 from recon_node.streams import Conflict, Expired, MergeProposal, json_diff
 

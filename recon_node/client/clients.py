@@ -17,17 +17,14 @@ import anyio
 import httpx
 
 from recon_node import DEFAULT_URL
-from recon_node.base.connection import TIMEOUT, AsyncConnection, Connection
+from recon_node.base.connection import TIMEOUT, AsyncConnection, ClientError, Connection
 from recon_node.base.steps import run_steps
 from recon_node.client import (
-    conversations,
     feed_entries,
     lists,
     operations,
-    reading,
     writing,
 )
-from recon_node.client.errors import TooMuchWorkError
 from recon_node.client.keys import Key
 from recon_node.client.operations import CidRef, ClientSession, Document, Steps, StreamRef
 from recon_node.streams.json_values import BudgetError
@@ -68,6 +65,10 @@ def _described(method: _M) -> _M:
     described = signature.replace(parameters=parameters, return_annotation=result)
     method.__signature__ = described  # type: ignore[attr-defined]  # read by inspect
     return method
+
+
+class TooMuchWorkError(ClientError):
+    """A stream, or a proposal to merge it, takes more work than its events pay for."""
 
 
 class _Signing:
@@ -117,14 +118,14 @@ class Ceramic(_Signing, Connection):
     create_model = _blocking(writing.create_model)
     create = _blocking(writing.create)
     update = _blocking(writing.update)
-    read = _blocking(reading.read)
-    events = _blocking(reading.events)
+    read = _blocking(operations.read)
+    events = _blocking(operations.events)
     diverged = _blocking(writing.diverged)
     propose_merge = _blocking(writing.propose_merge)
     merge = _blocking(writing.merge)
-    tangles = _blocking(conversations.tangles)
-    tangle = _blocking(conversations.tangle)
-    reply = _blocking(conversations.reply)
+    tangles = _blocking(lists.tangles)
+    tangle = _blocking(lists.tangle)
+    reply = _blocking(lists.reply)
     event = _blocking(operations.event)
     send = _blocking(operations.send)
     feed_token = _blocking(feed_entries.feed_token)
@@ -228,14 +229,14 @@ class AsyncCeramic(_Signing, AsyncConnection):
     create_model = _async(writing.create_model)
     create = _async(writing.create)
     update = _async(writing.update)
-    read = _async(reading.read)
-    events = _async(reading.events)
+    read = _async(operations.read)
+    events = _async(operations.events)
     diverged = _async(writing.diverged)
     propose_merge = _async(writing.propose_merge)
     merge = _async(writing.merge)
-    tangles = _async(conversations.tangles)
-    tangle = _async(conversations.tangle)
-    reply = _async(conversations.reply)
+    tangles = _async(lists.tangles)
+    tangle = _async(lists.tangle)
+    reply = _async(lists.reply)
     event = _async(operations.event)
     send = _async(operations.send)
     feed_token = _async(feed_entries.feed_token)

@@ -21,9 +21,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
+from recon_node.base.connection import InvalidArgumentError
 from recon_node.ceramic import StreamId, StreamIdError, StreamType
 from recon_node.client.clients import Ceramic
-from recon_node.client.errors import InvalidArgumentError
 from recon_node.client.operations import StreamRef, to_stream_id
 
 _WIDTH: Final = 88

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,14 +20,53 @@ from typing import Final, Literal, Self, TypeAlias
 
 from nacl.signing import SigningKey
 
+from recon_node.base.connection import ClientError, InvalidArgumentError
+from recon_node.ceramic import CeramicError
 from recon_node.ceramic.auth.did import PrivateKey, controller_of
 from recon_node.ceramic.auth.signature import Cacao, verified_capability
-from recon_node.client.errors import InvalidArgumentError, KeyFileError, checked_arguments
 from recon_node.ipld import IpldError, multibase
 from recon_node.ipld.errors import required_for
 
 _MAX_CAPABILITY: Final = 2 * 1024 * 1024
 """Bytes of a file with a capability that are read: it is a part of an event."""
+
+
+class KeyFileError(ClientError):
+    """A key file that is missing, or does not hold a key."""
+
+
+class NoKeyError(ClientError):
+    """Something has to be signed, and there is no key."""
+
+    def __str__(self) -> str:
+        return (
+            "there is no key to sign with: give one to the client, `Ceramic(url, key=...)`, or to "
+            "the call, `key=...`; `Key.generate()` makes one"
+        )
+
+
+class CapabilityExpiredError(ClientError):
+    """The account of a key has to sign again. Nothing was sent."""
+
+    def __init__(self, account: str, expired: datetime | None) -> None:
+        super().__init__(account, expired)
+        self.account = account
+        self.expired = expired
+
+    def __str__(self) -> str:
+        return (
+            f"the capability of {self.account} is not valid now (until {self.expired}): have the "
+            "account sign again, `client.key = account.renew(client.key)`"
+        )
+
+
+@contextmanager
+def checked_arguments() -> Generator[None]:
+    """Turn what the layers below refuse into an `InvalidArgumentError`."""
+    try:
+        yield
+    except CeramicError as error:
+        raise InvalidArgumentError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)

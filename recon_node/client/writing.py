@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Any, Final, Self
 
-from recon_node.base.connection import NotFoundError
+from recon_node.base.connection import ClientError, InvalidArgumentError, NotFoundError
 from recon_node.ceramic import (
     METAMODEL,
     Event,
@@ -29,33 +29,26 @@ from recon_node.ceramic.builder import (
     signed_event,
 )
 from recon_node.client.definitions import ModelDefinition
-from recon_node.client.errors import (
-    InvalidArgumentError,
-    InvalidContentError,
-    MergeConflictError,
-    checked_arguments,
-)
 from recon_node.client.feed_entries import feed
-from recon_node.client.keys import Key
+from recon_node.client.keys import Key, checked_arguments
 from recon_node.client.operations import (
     CidRef,
     ClientSession,
     Document,
+    InvalidContentError,
     Steps,
     StreamRef,
+    document_at,
     fetch_matching,
+    fetch_stream,
+    load_model,
+    not_accepted,
     send,
     to_cid,
     to_cid_or_none,
     to_object,
     to_patch,
     to_stream_id,
-)
-from recon_node.client.reading import (
-    document_at,
-    fetch_stream,
-    load_model,
-    not_accepted,
     with_whole_history,
 )
 from recon_node.ipld import CID, DagCborError, dag_cbor
@@ -345,6 +338,24 @@ def explained() -> Generator[None]:
         yield
     except (InvalidEventError, DagCborError) as error:
         raise InvalidContentError([str(error)]) from None
+
+
+class MergeConflictError(ClientError):
+    """The branches of a stream changed the same parts in different ways. Nothing was sent.
+
+    `proposal` has the conflicts, with the value on each branch.
+    """
+
+    def __init__(self, proposal: MergeProposal) -> None:
+        super().__init__(proposal)
+        self.proposal = proposal
+
+    def __str__(self) -> str:
+        paths = ", ".join(conflict.path for conflict in self.proposal.conflicts)
+        return (
+            f"the branches of the stream differ at {paths}: decide, and merge with `content=...`, "
+            "or with `prefer=...`, the event whose values shall win"
+        )
 
 
 _MAX_NAMED: Final = 10

@@ -209,7 +209,7 @@ def test_a_mistake_of_the_client_is_not_one_of_the_node(monkeypatch: pytest.Monk
     def broken(*_: object) -> None:
         raise KeyError("a mistake")
 
-    monkeypatch.setattr("recon_node.client.reading.with_whole_history", broken)
+    monkeypatch.setattr("recon_node.client.operations.with_whole_history", broken)
     transport = httpx.MockTransport(Server(CASES["read"][1]))
     with Ceramic("node", transport=transport) as ceramic, pytest.raises(KeyError):
         ceramic.read(POST_ID)
