@@ -198,7 +198,7 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
     for cid, rows in _by_stream(raw_events):
         first = next(rows)
         car: bytes = first[_CAR]
-        if not car:  # see `spark_sink.tables.dags`
+        if not car:  # see `spark_sink.tables.placement`
             continue
         if models_only and _MODEL_HEADER not in car:
             continue

@@ -14,8 +14,7 @@ from spark_sink.derive.child_process import COMMAND
 from spark_sink.source.data_source import read_range
 from spark_sink.source.feed_client import Feed
 from spark_sink.source.source_options import RangePartition
-from spark_sink.tables.dags import LeaveOut
-from spark_sink.tables.placement import Placement
+from spark_sink.tables.placement import LeaveOut, Placement
 from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ parallel and write them to files (`tables.staging`); of a short batch, this proc
 
 Why every row counts once: A position always holds the same event, and each commit records the
 position that its table has reached (see `spark_sink.tables`; of several nodes,
-`spark_sink.tables.placement`). Whatever is repeated after a crash is
-compared with the tables themselves:
+`spark_sink.run.follower`). Whatever is repeated after a crash is compared with the tables
+themselves:
 
 - Killed before or during commit 1: nothing is visible, and the batch runs again.
 - Killed between commit 1 and the last commit of step 2: the batch runs again. Its rows are not

@@ -9,7 +9,7 @@ An offset is {epoch, position}: everything up to `position` of the node's log `e
 Spark's workers fetch the ranges of a batch (start, end] in parallel. The rows of a range never
 change, so a replayed batch is the same batch. A stream waits for a node that is down; a node with
 another log ends it with a `FeedChangedError`. `spark-sink run` can go over to another node, see
-`spark_sink.tables.placement`; this source reads one.
+`spark_sink.run.follower`; this source reads one.
 Spark's `commit` is not used: it comes late or never, and the node keeps its events anyway.
 
 Options:

@@ -10,7 +10,6 @@ In reading order:
     retention  keeps a table small
     staging    rows on their way into a table
     raw_files  reads `raw_events` back
-    placement  where the rows of a node's log go in `raw_events`
-    dags       which of them have no bytes there
+    placement  where the rows of a node's log go in `raw_events`, and which are emptied
     catalog    tables and views as readers find them, their versions and status
 """

@@ -37,7 +37,7 @@ READING_PROPERTY: Final = "recon.reading"
 RULES_PROPERTY: Final = "recon.rules"
 #: The property of a view with its model's StreamID.
 MODEL_PROPERTY: Final = "recon.model"
-#: The property with what was left out of a table, by `spark_sink.tables.dags`: `DAGS`.
+#: The property with what was left out of a table, by `spark_sink.tables.placement`: `DAGS`.
 EXCLUDED_PROPERTY: Final = "recon.excluded"
 DAGS: Final = "dags"
 #: What follows in the name of the transaction that counts how often rows were forgotten.

@@ -3,7 +3,7 @@
 - `raw_events` at position p holds the feed's positions 1 to p, each once, and nothing else. If it
   went on from another node, it holds p events of their feeds, each once and after its prevs, and
   among them all up to the *read position* of the feed that it goes on from
-  (`spark_sink.tables.placement`).
+  (`spark_sink.run.follower`).
 - Every other table at position p is a pure function of the rows of `raw_events` up to p (see
   `spark_sink.derive.transforms`), and is never ahead of `raw_events`.
 
@@ -29,7 +29,6 @@ from recon_node.base.files import open_locked
 from spark_sink.errors import ConflictError, TablesError, other_dags
 from spark_sink.schema import DERIVED, FORMER, RAW, TABLES
 from spark_sink.tables.catalog import are_parquet, is_table, no_tables
-from spark_sink.tables.dags import LeaveOut, forgotten_streams
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_log import Reading
 from spark_sink.tables.location import (
@@ -41,7 +40,7 @@ from spark_sink.tables.location import (
     files_below,
     local_directory,
 )
-from spark_sink.tables.placement import Placement
+from spark_sink.tables.placement import LeaveOut, Placement, forgotten_streams
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
 

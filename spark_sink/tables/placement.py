@@ -1,32 +1,17 @@
-"""Where the rows of a node's log go in `raw_events`.
+"""What becomes of the rows of a node's log in `raw_events`: where they go, and which are emptied.
 
 As long as the table has been filled from one log, a row has the same position in both. Once another
-log was read, the positions differ, and rows whose events the table has already are left out. A
-placement says it for a stretch of a log that the table has up to some position: the runs of
-positions whose rows are to be appended, one behind the other, to the table.
+log was read, the positions differ, and rows whose events the table has already are left out
+(`spark_sink.run.follower`). A placement says it for a stretch of a log that the table has up to
+some position: the runs of positions whose rows are to be appended, one behind the other.
 
-Theory of operation. Nodes that reconcile hold the same events, each in an order of its own. So a
-table that was filled from one node's log can go on from another's if the events that it has are
-left out. They are told by their CIDs.
-
-The state that is kept is a log and a position in it, the *read position*, of which only this is
-said: the table has every event of the log up to there. It stays true whatever happens, because
-neither a table nor a log loses or reorders events; a commit that appends the missing events up to a
-later position may set it there. All else is computed from the log and the table themselves,
-whenever a node is taken over or a run begins. So it does not matter where a run was interrupted.
-
-- *Lacking* are the positions of the log whose events the table does not have. They are appended in
-  the log's order. A log is causal, and what it has before an event and is not appended is in the
-  table: so the table is causal, too.
-- The table may have events that the log does not have yet. While there are any, each new event of
-  the log has to be looked up. If the table has as many events as the log up to the read position,
-  there are none: both have the same set, and reading goes on as if there were one node.
-
-CIDs end with a SHA-256 digest. Half of it tells events apart: to make two with the same half takes
-2^64 attempts. So an overlap needs 17 bytes of memory per event of the table.
+Events of DAGs (docs/dag.md), if the tables are without them, and of streams that are forgotten keep
+their rows, so that the positions have no gaps, but `car` is empty. A stream whose init event has no
+bytes has no rows in the other tables. Which streams are DAGs depends only on their init events, so
+that a batch that is repeated gives the same rows. Those that are forgotten are on a list beside the
+tables, so that whatever comes of them later has no bytes, either.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,9 +20,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recon_node.ceramic import CeramicError, parse_event
+from recon_node.ceramic.event_id import DAG_SORT_KEY
+from spark_sink.errors import cannot_read, cannot_write
+from spark_sink.tables.location import FAULTS, Location, file_system
+
 Positions = npt.NDArray[np.int64]
 
 _LAST: Final = 2**63 - 1
+# {"sep": "dag"} in the DAG-CBOR of an init event's header: nothing else needs a closer look.
+_SIGN: Final = f"csepc{DAG_SORT_KEY}"
+# The list of streams that are forgotten: their CIDs in hexadecimal, one a line.
+_FORGOTTEN: Final = "_forgotten"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,105 +106,74 @@ class Placement:
         return places[: len(self.firsts)]
 
 
-_ID_BYTES: Final = 16
-Ids = npt.NDArray[np.bytes_]
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Empties the events that are left out; can be sent to a worker."""
+
+    dags: bool = False
+    streams: frozenset[bytes] = frozenset()
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows of the feed in which the events that are left out have no bytes."""
+        if self.streams:
+            theirs = pc.is_in(rows["stream_cid"], pa.array(self.streams, pa.binary()))
+            rows = _emptied(rows, theirs)
+        return _without_dags(rows) if self.dags else rows
 
 
-def ids_of(cids: pa.Array) -> Ids:
-    """Return the identities of events with these CIDs."""
-    ends = pc.binary_slice(cids, -_ID_BYTES)
-    if ends.null_count or (len(ends) and pc.min(pc.binary_length(ends)).as_py() < _ID_BYTES):
-        raise ValueError("a CID of an event is too short")
-    packed = ends.cast(pa.binary(_ID_BYTES))
-    data = packed.buffers()[1]
-    start = packed.offset * _ID_BYTES
-    whole = memoryview(data)[start : start + len(packed) * _ID_BYTES]
-    return np.frombuffer(whole, dtype=f"S{_ID_BYTES}")
-
-
-class LogOverlap:
-    """What a table and a log have in common, as far as the log is known.
-
-    Args:
-        held: the identities of the table's events, at most once each; sorted in place.
-
-    Attributes:
-        known: the position up to which the log is known.
-        missing: how many of the table's events are not in the log up to there.
-    """
-
-    def __init__(self, held: Ids) -> None:
-        held.sort()
-        self._held = held  # that the log has not delivered, and some that it has
-        self._delivered = np.zeros(len(held), bool)
-        self._lacking: list[Positions] = []
-        self.missing = len(held)
-        self.known = 0
-
-    def extend(self, ids: Ids) -> None:
-        """Take note of the events that follow in the log."""
-        positions = np.arange(self.known + 1, self.known + 1 + len(ids), dtype=np.int64)
-        self.known += len(ids)
-        if not self.missing:
-            self._lacking.append(positions)
-            return
-        at = np.searchsorted(self._held, ids)
-        at[at == len(self._held)] = 0
-        is_held = self._held[at] == ids
-        self._lacking.append(positions[~is_held])
-        self._delivered[at[is_held]] = True
-        self.missing -= int(np.count_nonzero(is_held))  # a log has each event once
-
-    def shrink(self) -> None:
-        """Free the memory of events that the log has delivered: it will not do so again."""
-        self._held = self._held[~self._delivered]
-        self._delivered = np.zeros(len(self._held), bool)
-
-    def lacking(self, read_position: int) -> Positions:
-        """Return the known positions after one whose events the table lacks; forget the others."""
-        all_ = np.concatenate([*self._lacking, np.array([], np.int64)])
-        self._lacking = [all_[all_ > read_position]]
-        return self._lacking[0]
-
-    def placement(self, read_position: int, base: int, most: int | None = None) -> Placement:
-        """Return where the next rows go.
-
-        Args:
-            read_position: the position in the log up to which the table has everything.
-            base: the table's position.
-            most: the number of rows; None: all that are known.
-        """
-        lacking = self.lacking(read_position)
-        if most is None or len(lacking) <= most:
-            return Placement.of(lacking, self.known, base)
-        return Placement.of(lacking[:most], int(lacking[most]) - 1, base)
-
-    def scattered(self, read_position: int) -> int:
-        """Return how many lacking events come before one that the table has.
-
-        Those behind all events in common are not scattered: reading can just go on there.
-        """
-        lacking = self.lacking(read_position)
-        if not len(lacking) or lacking[-1] != self.known:
-            return len(lacking)
-        # Each position less its index is the same throughout a run.
-        runs = lacking - np.arange(len(lacking))
-        return int(np.count_nonzero(runs != runs[-1]))
-
-
-def all_ids(parts: Iterable[pa.Array], count: int) -> Ids:
-    """Return the identities of `count` events whose CIDs come in parts.
+def forgotten_streams(directory: Location) -> frozenset[bytes]:
+    """Return the streams that are left out of the tables in a directory for good.
 
     Raises:
-        ValueError: it is another number of events.
+        TablesError: the list cannot be read.
     """
-    ids = np.empty(count, f"S{_ID_BYTES}")
-    end = 0
-    for part in parts:
-        start, end = end, end + len(part)
-        if end > count:
-            break
-        ids[start:end] = ids_of(part)
-    if end != count:
-        raise ValueError(f"there are {end} events or more instead of {count}")
-    return ids
+    try:
+        with file_system(directory).open_input_stream(_FORGOTTEN) as stream:
+            return frozenset(map(bytes.fromhex, stream.read().decode().split()))
+    except FileNotFoundError:
+        return frozenset()
+    except (*FAULTS, ValueError) as error:
+        raise cannot_read(error) from error
+
+
+def leave_out_for_good(directory: Location, streams: frozenset[bytes]) -> None:
+    """Put streams on the list.
+
+    Raises:
+        TablesError: it cannot be written.
+    """
+    files, draft = file_system(directory), f"{_FORGOTTEN}.draft"
+    lines = (f"{cid.hex()}\n" for cid in sorted(streams | forgotten_streams(directory)))
+    try:
+        with files.open_output_stream(draft) as stream:
+            stream.write("".join(lines).encode())
+        files.move(draft, _FORGOTTEN)
+    except FAULTS as error:
+        raise cannot_write(directory, error) from error
+
+
+def _without_dags(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of the feed in which the events of DAGs have no bytes."""
+    column = rows.schema.get_field_index("car")
+    cars = rows.column(column)
+    suspects = pc.indices_nonzero(pc.match_substring(cars, _SIGN)).to_pylist()
+    dags = [at for at in suspects if _is_dag(cars[at].as_py())]
+    if not dags:
+        return rows
+    return _emptied(rows, pc.is_in(pa.array(range(len(cars))), pa.array(dags)))
+
+
+def _emptied(rows: pa.RecordBatch, which: pa.BooleanArray) -> pa.RecordBatch:
+    column = rows.schema.get_field_index("car")
+    cars = rows.column(column)
+    emptied = pc.if_else(which, pa.scalar(b"", cars.type), cars)
+    return rows.set_column(column, rows.schema.field(column), emptied)
+
+
+def _is_dag(car: bytes) -> bool:
+    """Return whether a CAR is an init event with the sort key of DAGs."""
+    try:
+        header = parse_event(car).header
+    except CeramicError:  # reported where the event is needed
+        return False
+    return header is not None and header.sep_key == DAG_SORT_KEY

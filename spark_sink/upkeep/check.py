@@ -21,9 +21,9 @@ from recon_node.ipld import CID, IpldError, car
 from spark_sink.errors import one_line, rebuild_command
 from spark_sink.schema import RAW, TABLES, UNPROCESSED, TableSpec
 from spark_sink.tables.catalog import TableStatus, are_without_dags, open_delta, path_of, spec_of
-from spark_sink.tables.dags import forgotten_streams
 from spark_sink.tables.delta_log import LOG, data_files, epoch_of, position_of
 from spark_sink.tables.location import FAULTS, Location, file_system, files_below
+from spark_sink.tables.placement import forgotten_streams
 from spark_sink.tables.staging import DataFile
 
 _CONCLUSIONS: Final = "conclusion_events"

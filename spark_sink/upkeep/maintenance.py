@@ -45,11 +45,11 @@ from spark_sink.tables.catalog import (
     path_of,
     spec_of,
 )
-from spark_sink.tables.dags import LeaveOut, forgotten_streams, leave_out_for_good
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_log import epoch_of, query
 from spark_sink.tables.directory import STAGING_DIR, Tables, delete_abandoned
 from spark_sink.tables.location import FAULTS, Location, delete_below
+from spark_sink.tables.placement import LeaveOut, forgotten_streams, leave_out_for_good
 from spark_sink.tables.retention import Retention
 
 REBUILD_DIR: Final = "_rebuild"

@@ -25,14 +25,14 @@ from spark_sink.derive.workers import LocalWorkers
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.run import follower as follower_module
 from spark_sink.run.feed_reader import RunNodes, delete_checkpoint
-from spark_sink.run.follower import Follower, _pieces
+from spark_sink.run.follower import Follower, LogOverlap, _pieces, all_ids, ids_of
 from spark_sink.schema import FEED
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.delta_log import Reading
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
-from spark_sink.tables.placement import LogOverlap, Placement, all_ids, ids_of
+from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import stage_feed
 from spark_sink.upkeep.health import check_health, show_health
 from spark_sink.upkeep.maintenance import rebuild
