@@ -17,8 +17,8 @@ from recon_node.ceramic import EventId, Network, Shard, StreamId, StreamType
 from recon_node.ipld import CID, DAG_CBOR, CarError, car, dag_cbor
 from recon_node.recon import KeyRange, KeyStore, KeyView, covers
 from recon_node.store import Interest, Verdict
-from recon_node.store.contents import Arrivals, Filling
 from recon_node.store.kept_interests import key_ranges
+from recon_node.store.store import Arrivals, Filling
 
 NETWORK: Final = Network.local(7)
 ADMISSION: Final = 0.01

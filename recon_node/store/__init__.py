@@ -2,13 +2,13 @@
 
 `open_store` yields the `Store` of a data directory. In reading order:
 
-    store             submits events, and opens and closes everything else
-    intake            gathers requests into batches, which are verified in other processes
+    store             submits events; what it holds, in memory: after each commit the key store and
+                      the feed's head move, and readers wake up; opens and closes everything else
+    intake            gathers requests into batches, which are verified in other processes; the one
+                      writer of the log
     policy            asks the write policy about the streams of a batch
     admission/        whether an event is accepted, and when it is delivered: pure
     db/               the transaction of the batch (see `log_schema` for what survives what)
-    contents          the key store and the feed's head move, and readers wake up; what a snapshot
-                      fills
     ring_keys         the keys as ceramic-one nodes have them
     reading/          the questions about the log, which `Store` has as its attribute log
     damage            events whose bytes are not what was written

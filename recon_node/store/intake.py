@@ -16,16 +16,22 @@ A caller may leave: one that is cancelled does not get its verdicts, but its eve
 the same. A batch that the disk does not take fails for its callers, and the next one is tried. A
 batch that fails for any other reason (a bug that one of its events hits) is tried again an event at
 a time, so that no event suffers from its neighbours.
+
+A `Writer` changes the log in a thread: what is committed is published on trio's thread, in the
+order of the commits, and only then does the caller get its answer.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Final
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Final, Generic, TypeVar, cast
 
 import structlog
 import trio
@@ -33,15 +39,16 @@ import trio
 from recon_node.base.timing import Durations, span
 from recon_node.fairness.turns import InTurn, Turns, acquire
 from recon_node.ipld import CID
+from recon_node.recon import KeyRange
 from recon_node.store.admission.records import Judgement
-from recon_node.store.contents import Writer
 from recon_node.store.damage import DamageWatch
-from recon_node.store.db.log import Committed, commit_batch, commit_release
+from recon_node.store.db.log import Committed, EventLog, commit_batch, commit_release
 from recon_node.store.errors import DiskFullError, StoreError
-from recon_node.store.kept_interests import Interests
 from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
 from recon_node.verification.verifiers import MAX_BYTES_NOW, NATIVE_VERSION, Verifiers
+
+T = TypeVar("T")
 
 logger = structlog.get_logger(__name__)
 
@@ -72,7 +79,7 @@ class Intake:
     Args:
         settings: bounds of the queue and of a batch.
         writer: commits the batches; closed when everything that was submitted is written.
-        wanted: the interests, whose ranges are asked for before each batch.
+        ranges: returns those of the interests; called before each batch.
         policy: judges the streams of each batch, before it is committed.
         damage: which events are damaged in the log.
     """
@@ -81,13 +88,13 @@ class Intake:
         self,
         settings: StoreSettings,
         writer: Writer,
-        wanted: Interests,
+        ranges: Callable[[], Sequence[KeyRange]],
         policy: PolicyGate,
         damage: DamageWatch,
     ) -> None:
         self._settings = settings
         self._writer = writer
-        self._wanted = wanted
+        self._ranges = ranges
         self._policy = policy
         self._damage = damage
         self.native_core = NATIVE_VERSION if settings.native == "auto" else None
@@ -327,7 +334,7 @@ class Intake:
     ) -> Callable[[], Committed]:
         """Return what judges and writes a batch."""
         damaged = self._damage.cids() if self._damage.found_total else frozenset[CID]()
-        log, ranges = self._writer.log, self._wanted.ranges
+        log, ranges = self._writer.log, self._ranges()
         return partial(commit_batch, log, events, ranges, damaged, judgement)
 
 
@@ -344,3 +351,173 @@ def _broken(event: Submission, error: BaseException) -> Verdict:
     logger.error("An event could not be admitted", event_id=str(event.event_id), exc_info=error)
     reason = f"this node failed to process the event ({error!r}); see its log"
     return Verdict("refused", event.event_id, None, reason)
+
+
+@dataclass(eq=False, slots=True)
+class _Job(Generic[T]):
+    """What the writer's thread is to do, and what is done with the outcome."""
+
+    work: Callable[[], T]
+    done: Callable[[T | None, BaseException | None], object]
+    """Called in trio's thread with the result, or with what went wrong; must not raise."""
+    is_change: bool = True
+    result: T | None = None
+    error: BaseException | None = None
+
+
+class Writer:
+    """Changes the log in a thread of its own, one change at a time and in the order of the calls.
+
+    Args:
+        log: open.
+        publish: takes over what each commit changed, before anything else is committed.
+        close_log: called by `close`, in the thread.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        publish: Callable[[Committed], object],
+        close_log: Callable[[], object],
+    ) -> None:
+        self.log = log
+        self._publish = publish
+        self._close_log = close_log
+        self._jobs = deque[_Job[Any]]()
+        """The first of them is under way."""
+        self._thread: Thread | None = None
+        self._to_thread = SimpleQueue[_Job[Any] | None]()
+        self._closed = False
+        self._disk_full = False
+
+    def commit_soon(
+        self,
+        change: Callable[[], Committed],
+        done: Callable[[Sequence[Verdict], BaseException | None], object],
+    ) -> None:
+        """Make a change that others see, publish it, and call a function in trio's thread.
+
+        Args:
+            change: of the log.
+            done: called with the verdicts, or with what went wrong: a `StoreError` if the disk did
+                not take it. Must not raise.
+
+        Raises:
+            StoreError: the store is closed, or no thread can be had; `done` is not called.
+        """
+
+        def publish(committed: Committed | None, error: BaseException | None) -> None:
+            if committed is not None:
+                try:
+                    self._publish(committed)
+                except Exception as failure:
+                    error = failure
+            done(() if committed is None else committed.verdicts, error)
+
+        self._start(_Job(change, publish))
+
+    async def commit(self, change: Callable[[], Committed]) -> Sequence[Verdict]:
+        """Make a change that others see, and publish it. Cannot be cancelled.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        return await _outcome(partial(self.commit_soon, change))
+
+    async def run(self, change: Callable[[], T]) -> T:
+        """Make a change that nobody else sees, and return what it returns. Cannot be cancelled.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        return await _outcome(lambda done: self._start(_Job(change, done)))
+
+    async def ask(self, question: Callable[[], T]) -> T:
+        """Return the answer to a question about the log, asked while nothing is being changed.
+
+        Raises:
+            StoreError: the disk failed, or the store is closed.
+        """
+        return await _outcome(lambda done: self._start(_Job(question, done, is_change=False)))
+
+    async def close(self) -> None:
+        """Close the log after all changes so far; later ones find the store closed."""
+
+        def start(done: Callable[[object, BaseException | None], object]) -> None:
+            try:
+                self._start(_Job(self._close_log, done))
+            finally:
+                self._closed = True
+
+        try:
+            await _outcome(start)
+        except StoreError as error:  # all that was committed is safe: the next start finds it
+            logger.warning("The event log was not closed cleanly", reason=str(error))
+        finally:
+            self._to_thread.put(None)
+
+    def _start(self, job: _Job[Any]) -> None:
+        if self._closed:
+            raise StoreError("the store is closed")
+        if self._thread is None:
+            token = trio.lowlevel.current_trio_token()
+            thread = Thread(target=self._work, args=(token,), name="event log", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the next change tries again
+                raise StoreError(f"the event log cannot be changed: {error}") from None
+            self._thread = thread
+        self._jobs.append(job)
+        if len(self._jobs) == 1:
+            self._to_thread.put(job)
+
+    def _work(self, token: trio.lowlevel.TrioToken) -> None:
+        """Do one job after the other, in the thread."""
+        while (job := self._to_thread.get()) is not None:
+            try:
+                job.result = job.work()
+            except BaseException as error:
+                job.error = error
+            token.run_sync_soon(self._finish, job)
+            del job
+
+    def _finish(self, job: _Job[Any]) -> None:
+        """Say what came of a job, and have the next one done."""
+        if job.is_change:
+            self._watch_disk(job.error)
+        job.done(job.result, job.error)
+        self._jobs.popleft()  # now: it may have started another one, which comes after it
+        if self._jobs:
+            self._to_thread.put(self._jobs[0])
+
+    def _watch_disk(self, error: BaseException | None) -> None:
+        if isinstance(error, DiskFullError):
+            if not self._disk_full:
+                logger.error(
+                    "The disk is full: nothing is written until it has room", reason=str(error)
+                )
+            self._disk_full = True
+        elif error is None:
+            if self._disk_full:
+                logger.info("The disk has room again: events are written")
+            self._disk_full = False
+
+
+async def _outcome(
+    start: Callable[[Callable[[T | None, BaseException | None], object]], object],
+) -> T:
+    """Start a job, and return its result or raise its error once it is done. Unlike by
+    `trio.to_thread.run_sync`, no other task has a turn first. Cannot be cancelled."""
+    task = trio.lowlevel.current_task()
+    outcome: list[Any] = []
+
+    def done(result: T | None, error: BaseException | None) -> None:
+        outcome[:] = result, error
+        trio.lowlevel.reschedule(task)
+
+    start(done)
+    await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+    result, error = outcome
+    if error is not None:
+        raise error
+    return cast(T, result)

@@ -44,10 +44,10 @@ from recon_node.ceramic.event_id import DEFAULT_SORT_KEY, sort_value_of
 from recon_node.ipld import IpldError
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.recon.keys.ordered_keys import covers
-from recon_node.store.contents import Writer
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.errors import InvalidInterestError
+from recon_node.store.intake import Writer
 from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.values import Interest
 

@@ -1,12 +1,20 @@
-"""The store: the event log, its key store and its feed, as the floors above see them."""
+"""The store: the event log, its key store and its feed, as the floors above see them.
+
+A change is made in the log first, in a thread. Once committed, it is published here, on trio's
+thread and in the order of the commits: the key store and the feed's head move, those who wait for
+them wake up, and only then does the caller get its answer.
+"""
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -14,21 +22,29 @@ import structlog
 import trio
 
 from recon_node.base.files import private_directory, reserve_at
+from recon_node.base.latest import Latest
 from recon_node.base.program import no_garbage_collection
 from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
-from recon_node.recon import KeyStore, id_of
-from recon_node.store.contents import Contents, Filling, Writer
-from recon_node.store.db.log import EventLog, commit_proofs, postpone_proofs, release_unsigned
+from recon_node.recon import KeyRange, KeyStore, KeyView, id_of, intersect_ranges
+from recon_node.store.damage import DamageWatch
+from recon_node.store.db.log import (
+    Committed,
+    EventLog,
+    commit_proofs,
+    postpone_proofs,
+    release_unsigned,
+)
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.directory_lock import directory_lock
 from recon_node.store.errors import DiskFullError, StoreError
-from recon_node.store.intake import Intake
+from recon_node.store.intake import Intake, Writer
 from recon_node.store.kept_interests import Interests, load_interests
 from recon_node.store.policy import Policy, PolicyGate
 from recon_node.store.reading.feed_rows import find_time
 from recon_node.store.reading.log_reader import LogReader
+from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import (
     FeedTime,
     Interest,
@@ -48,99 +64,13 @@ _COPIES: Final = 3
 """How many times an event may be on the disk: in the write-ahead log, in the log, and its index."""
 _ENOUGH: Final = 1.1
 """How many times what was lacking must be free until peers' events are taken again."""
+STALL: Final = 30.0
+"""Seconds without progress after which nobody waits any longer."""
+LATEST_KEYS: Final = 4096
+"""The latest keys that are kept by default."""
 
 
-class DiskReserve:
-    """The reserve on the disk of a store.
-
-    Anybody may send valid events to a node on an open network, until its disk is full: then
-    nothing works that has to write. So below a reserve (`keep_free`) nothing is taken from peers,
-    while this node's own clients can still write. Peers are told nothing: their events count as
-    unwanted for now, so that sessions go on, this node's own events reach the others, and the rest
-    is fetched once there is room again.
-
-    Args:
-        keep: bytes to keep free; 0: none.
-        free: returns how many bytes are free now, less those that are still to be written.
-        clock: returns the time in seconds.
-    """
-
-    def __init__(self, keep: int, free: Callable[[], int], clock: Callable[[], float]) -> None:
-        self.keep = keep
-        self._free = free
-        self._clock = clock
-        self._held = 0
-        """Bytes of events that are being written."""
-        self._is_short = False
-        self._enough = 0.0
-        """The bytes that must be free until peers' events are taken again."""
-        self._looked_at = -LOOK_EVERY
-
-    @property
-    def free(self) -> int:
-        """The bytes that are free now."""
-        try:
-            return self._free()
-        except OSError:  # the disk is gone: writing says so better
-            return self.keep
-
-    @property
-    def is_short(self) -> bool:
-        """Whether nothing is taken from peers; as of the last look."""
-        if self.keep and self._clock() >= self._looked_at + LOOK_EVERY:
-            self._looked_at = self._clock()
-            free = self.free
-            self._change(free < (self._enough if self._is_short else self.keep), free, self.keep)
-        return self._is_short
-
-    @contextmanager
-    def room_for(self, size: int) -> Iterator[None]:
-        """Take room for events of peers, whose CARs have `size` bytes, while they are being
-        written.
-
-        Raises:
-            DiskFullError: there is not.
-        """
-        free, needed = self.free, self.keep + _COPIES * (self._held + size)
-        if self.keep and (self.is_short or free < needed):
-            self._change(True, free, needed)
-            raise DiskFullError(
-                f"the disk has {free / 1e6:,.0f} MB left, and {self.keep / 1e6:,.0f} MB are kept "
-                "free (keep_free): nothing is taken from peers until there is more"
-            )
-        self._held += size
-        try:
-            yield
-        finally:
-            self._held -= size
-
-    def _change(self, is_short: bool, free: int, needed: int) -> None:
-        if is_short and not self._is_short:
-            self._enough = _ENOUGH * needed
-        if is_short != self._is_short:
-            (logger.warning if is_short else logger.info)(
-                "The disk is nearly full: nothing is taken from peers until it has more room"
-                if is_short
-                else "The disk has room again: events are taken from peers",
-                free=free,
-                keep_free=self.keep,
-            )
-        self._is_short = is_short
-
-
-def free_space(log: Path) -> int:
-    """Return how many bytes are free on the disk of an event log, less its write-ahead log.
-
-    What stands in that one is still to be written to the log itself.
-    """
-    try:
-        ahead = log.with_name(log.name + "-wal").stat().st_size
-    except OSError:  # there is none now
-        ahead = 0
-    return max(0, shutil.disk_usage(log.parent).free - ahead)
-
-
-class Store(Contents):
+class Store:
     """A node's events. Made by `open_store`; used from trio's thread only.
 
     Attributes:
@@ -150,6 +80,17 @@ class Store(Contents):
         filling: the ranges that a snapshot is filling.
         policy: decides which streams are accepted.
         disk: the part of the disk that is kept free.
+        keys: the EventIds held, to read from.
+        has_ring: whether the node takes part in ceramic-one's model ring.
+        arrivals: which of them came in lately, whether they are delivered or not.
+        reader: of the log: answers questions about it.
+        waiting: how many events wait for a prev, their init event, or a valid event to cover them.
+        damage: what in the log is damaged, as far as it was read.
+        proofs_pending: how many proofs await a lookup.
+        proof_arrivals: how many came to await one since the store was opened.
+        inits_upto: for each sort key that somebody follows, a position beyond which the feed has
+            no init event with it.
+        totals: what was done since the store was opened, by verdict and more.
     """
 
     def __init__(
@@ -163,10 +104,33 @@ class Store(Contents):
         data_dir: Path,
         policy: Policy,
     ) -> None:
-        super().__init__(log, keys, refused, withheld, reader)
+        self._keys = keys
+        self.keys: KeyView = keys
+        self.has_ring = log.settings.ceramic_one
+        self._ring_keys: RingKeys | None = None
+        self._ring_turn = trio.Lock()
+        self._missed: list[Committed] | None = None
+        """Commits since the keys of the model ring began to be loaded."""
+        self.arrivals = Arrivals()
+        self.reader = reader
+        self.damage = DamageWatch(keys, reader)
+        self.waiting = log.marks.waiting
+        self.proofs_pending = log.pending_proofs
+        self.proof_arrivals = 0
+        self.inits_upto: dict[str, int] = {}
+        self.totals = dict.fromkeys(
+            ("new", "known", "refused", "late refused", "policy refused", "batches"), 0
+        )
+        self._refused = Latest[bytes, EventId](log.settings.max_refused)
+        self._refused.update((id_of(event_id), event_id) for event_id in refused)
+        self._withheld = {id_of(event_id): event_id for event_id in withheld}
+        self._without_room = Latest[EventId, None](log.settings.max_refused)
+        self._feed_moved = trio.lowlevel.ParkingLot()
+        self._inits_moved = trio.lowlevel.ParkingLot()
+        self._proofs_moved = trio.lowlevel.ParkingLot()
         self.network = log.network
         self.epoch = log.epoch
-        self._writer = Writer(log, self)
+        self._writer = Writer(log, self.publish, lambda: log.close(self.keys, self.ring_keys))
         self.wanted = Interests(added_interests, self._writer, reader)
         self.filling = Filling()
         self.policy = PolicyGate(policy, log.network, reader)
@@ -176,7 +140,9 @@ class Store(Contents):
             partial(free_space, log.path),
             time.monotonic,
         )
-        self._intake = Intake(log.settings, self._writer, self.wanted, self.policy, self.damage)
+        self._intake = Intake(
+            log.settings, self._writer, lambda: self.wanted.ranges, self.policy, self.damage
+        )
 
     @property
     def stats(self) -> StoreStats:
@@ -347,6 +313,116 @@ class Store(Contents):
         """
         await self._writer.commit(partial(postpone_proofs, self._writer.log, proofs, not_found))
 
+    @property
+    def head(self) -> int:
+        """The last feed position, 0 when the feed is empty."""
+        return self.reader.head
+
+    def find_refused(self, name: bytes) -> EventId | None:
+        """Return the EventId that has this id (sums.py), if it is refused or withheld."""
+        return self._refused.get(name) or self._withheld.get(name)
+
+    def refused_among(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Return those of some ids whose EventIds are refused or withheld."""
+        return (self._refused.keys() & ids) | (self._withheld.keys() & ids)
+
+    def is_withheld(self, event_id: EventId) -> bool:
+        """Return whether an event is held but withheld from peers."""
+        return self._withheld.get(id_of(event_id)) == event_id
+
+    def found_no_room(self, event_id: EventId) -> bool:
+        """Return whether an event was refused lately only because there was no room for it."""
+        return event_id in self._without_room
+
+    @property
+    def withheld(self) -> int:
+        """How many events are held but withheld from peers; they are among those that wait."""
+        return len(self._withheld)
+
+    @property
+    def ring_keys(self) -> KeyView | None:
+        """The keys of the model ring; None as long as nobody has loaded them."""
+        return None if self._ring_keys is None else self._ring_keys.keys
+
+    async def load_ring_keys(self) -> KeyView:
+        """Return the keys of the model ring, which are loaded if they are not yet.
+
+        The log is read meanwhile as it is at the beginning, and others may change it.
+
+        Raises:
+            StoreError: the disk failed, or the store is closed.
+        """
+        async with self._ring_turn:
+            if self._ring_keys is None:
+                missed = self._missed = []
+                try:
+                    ring_keys = await self.reader.ring_keys()
+                finally:
+                    self._missed = None
+                for committed in missed:
+                    _follow(committed, ring_keys)
+                self.damage.leave_out_of(ring_keys)
+                self._ring_keys = ring_keys
+                logger.info("The keys of ceramic-one's ring are loaded", keys=len(ring_keys.keys))
+            return self._ring_keys.keys
+
+    async def wait_for_feed(self, after: int) -> None:
+        """Return when the feed has a position beyond `after`."""
+        while self.head <= after:
+            await self._feed_moved.park()
+
+    async def wait_for_init(self, sort_key: str, after: int) -> None:
+        """Return when the feed may have an init event with a sort key beyond `after`."""
+        while self.inits_upto[sort_key] <= after:
+            await self._inits_moved.park()
+
+    async def wait_for_proofs(self, after: int) -> None:
+        """Return when `proof_arrivals` has gone beyond `after`."""
+        while self.proof_arrivals <= after:
+            await self._proofs_moved.park()
+
+    def publish(self, committed: Committed) -> None:
+        """Take over what a commit changed, and wake those who wait for it."""
+        if committed.mended:  # before the next: what is mended may be refused then
+            self.damage.mended(committed.mended)
+        for event_id in committed.removed:
+            self._keys.discard(event_id)
+        self._keys.load(committed.added)
+        if self._withheld:
+            for event_id in (*committed.added, *committed.removed):
+                self._withheld.pop(id_of(event_id), None)
+        for event_id in committed.withheld:
+            self._keys.discard(event_id)  # it was thought to be signed by one who may
+            self._withheld[id_of(event_id)] = event_id
+        if self._ring_keys is not None:
+            _follow(committed, self._ring_keys)
+        elif self._missed is not None:
+            self._missed.append(committed)
+        self.arrivals.add(committed.added)
+        self._refused.update((id_of(event_id), event_id) for event_id in committed.refused)
+        if committed.damaged:
+            self.damage.note(committed.damaged)
+        for verdict in committed.verdicts:
+            self.totals[verdict.status] += 1
+            if verdict.status != "refused":
+                continue
+            self.totals["policy refused"] += verdict.cause in ("policy", "unjudged")
+            if verdict.cause == "waiting" and verdict.event_id is not None:
+                self._without_room[verdict.event_id] = None
+        self.totals["late refused"] += len(committed.removed)
+        self.totals["batches"] += 1
+        self.waiting = committed.marks.waiting
+        self.proofs_pending += committed.proofs_added - committed.proofs_done
+        if committed.proofs_added:
+            self.proof_arrivals += committed.proofs_added
+            self._proofs_moved.unpark_all()
+        for sort_key in self.inits_upto.keys() & committed.sort_keys:
+            self.inits_upto[sort_key] = committed.marks.head
+            self._inits_moved.unpark_all()
+        if committed.marks.head > self.head:
+            self.reader.head = committed.marks.head
+            self._feed_moved.unpark_all()
+
     async def run_intake(self) -> None:
         """Write what is submitted, until `close`. Cannot be cancelled."""
         await self._intake.run()
@@ -425,3 +501,204 @@ def _open(
     except BaseException:
         event_log.close()
         raise
+
+
+class Arrivals:
+    """Counts the keys that were added to a store, and remembers the latest of them.
+
+    A reader keeps the `total` up to which it has read. So any number of readers share one bounded
+    memory, and none can hold up the store. Used from trio's thread only.
+
+    Args:
+        remembered: how many keys are kept for readers that lag behind.
+    """
+
+    def __init__(self, remembered: int = LATEST_KEYS) -> None:
+        self._latest: deque[EventId] = deque(maxlen=remembered)
+        self._moved = trio.lowlevel.ParkingLot()
+        self.total = 0
+        """Keys added since the store was opened."""
+
+    def add(self, keys: Sequence[EventId]) -> None:
+        """Note keys that were added, and wake those who wait."""
+        if keys:
+            self._latest.extend(keys)
+            self.total += len(keys)
+            self._moved.unpark_all()
+
+    def since(self, total: int) -> list[EventId] | None:
+        """Return the keys added after the first `total` ones, oldest first.
+
+        None when there are more of them than are remembered. Keys that were removed since are
+        among them.
+        """
+        count = self.total - total
+        if count > len(self._latest):
+            return None
+        return list(islice(self._latest, len(self._latest) - count, None))
+
+    async def wait(self, total: int) -> None:
+        """Return when more than `total` keys were added."""
+        while self.total <= total:
+            await self._moved.park()
+
+
+class Filling:
+    """Ranges of keys that a snapshot fills, so that peers need not deliver the same events.
+
+    A node that starts from a snapshot takes the bulk of its events there, and only then the rest
+    from live nodes (CIP-124, appendix C). Until then, its sessions about these ranges wait, within
+    bounds: a snapshot that makes no progress for `STALL` seconds no longer counts. Connections,
+    pushes of a few new keys and other ranges do not wait. Used from trio's thread only.
+    """
+
+    def __init__(self) -> None:
+        self._ranges: list[KeyRange] = []
+        self._until = -math.inf
+        self._came: set[EventId] = set()
+        self._over = trio.lowlevel.ParkingLot()
+
+    @property
+    def ranges(self) -> Sequence[KeyRange]:
+        """The ranges, ascending and apart; none if nothing is under way, or it has stalled."""
+        if self._ranges and trio.current_time() >= self._until:
+            self.end()
+        return self._ranges
+
+    def begin(self, ranges: Sequence[KeyRange]) -> None:
+        """Begin to fill some ranges."""
+        self._ranges, self._until = list(ranges), trio.current_time() + STALL
+        self._came.clear()
+
+    def narrow(self, ranges: Sequence[KeyRange]) -> None:
+        """Fill no others than these."""
+        self._ranges = intersect_ranges(self._ranges, ranges)
+
+    def note(self, event_ids: Iterable[EventId] = ()) -> None:
+        """Take note that it goes on, and that these events have come by it."""
+        self._until = trio.current_time() + STALL
+        self._came.update(event_ids)
+
+    def end(self) -> None:
+        """Nothing is filled any longer."""
+        self._ranges = []
+        self._over.unpark_all()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until it is over or has stalled, for some seconds at most."""
+        with trio.move_on_after(seconds):
+            while self.ranges:
+                with trio.move_on_at(self._until):
+                    await self._over.park()
+
+    def without_filled(self, keys: Sequence[EventId] | None) -> Sequence[EventId] | None:
+        """Return new keys but for those that have come by a snapshot, which others can read, too.
+
+        Args:
+            keys: None if they are more than are remembered; then also while nothing is filled.
+        """
+        if keys is None:
+            self._came.clear()
+            return () if self.ranges else None
+        left = [key for key in keys if key not in self._came] if self._came else keys
+        self._came.difference_update(keys)
+        return left
+
+
+class DiskReserve:
+    """The reserve on the disk of a store.
+
+    Anybody may send valid events to a node on an open network, until its disk is full: then
+    nothing works that has to write. So below a reserve (`keep_free`) nothing is taken from peers,
+    while this node's own clients can still write. Peers are told nothing: their events count as
+    unwanted for now, so that sessions go on, this node's own events reach the others, and the rest
+    is fetched once there is room again.
+
+    Args:
+        keep: bytes to keep free; 0: none.
+        free: returns how many bytes are free now, less those that are still to be written.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(self, keep: int, free: Callable[[], int], clock: Callable[[], float]) -> None:
+        self.keep = keep
+        self._free = free
+        self._clock = clock
+        self._held = 0
+        """Bytes of events that are being written."""
+        self._is_short = False
+        self._enough = 0.0
+        """The bytes that must be free until peers' events are taken again."""
+        self._looked_at = -LOOK_EVERY
+
+    @property
+    def free(self) -> int:
+        """The bytes that are free now."""
+        try:
+            return self._free()
+        except OSError:  # the disk is gone: writing says so better
+            return self.keep
+
+    @property
+    def is_short(self) -> bool:
+        """Whether nothing is taken from peers; as of the last look."""
+        if self.keep and self._clock() >= self._looked_at + LOOK_EVERY:
+            self._looked_at = self._clock()
+            free = self.free
+            self._change(free < (self._enough if self._is_short else self.keep), free, self.keep)
+        return self._is_short
+
+    @contextmanager
+    def room_for(self, size: int) -> Iterator[None]:
+        """Take room for events of peers, whose CARs have `size` bytes, while they are being
+        written.
+
+        Raises:
+            DiskFullError: there is not.
+        """
+        free, needed = self.free, self.keep + _COPIES * (self._held + size)
+        if self.keep and (self.is_short or free < needed):
+            self._change(True, free, needed)
+            raise DiskFullError(
+                f"the disk has {free / 1e6:,.0f} MB left, and {self.keep / 1e6:,.0f} MB are kept "
+                "free (keep_free): nothing is taken from peers until there is more"
+            )
+        self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
+
+    def _change(self, is_short: bool, free: int, needed: int) -> None:
+        if is_short and not self._is_short:
+            self._enough = _ENOUGH * needed
+        if is_short != self._is_short:
+            (logger.warning if is_short else logger.info)(
+                "The disk is nearly full: nothing is taken from peers until it has more room"
+                if is_short
+                else "The disk has room again: events are taken from peers",
+                free=free,
+                keep_free=self.keep,
+            )
+        self._is_short = is_short
+
+
+def free_space(log: Path) -> int:
+    """Return how many bytes are free on the disk of an event log, less its write-ahead log.
+
+    What stands in that one is still to be written to the log itself.
+    """
+    try:
+        ahead = log.with_name(log.name + "-wal").stat().st_size
+    except OSError:  # there is none now
+        ahead = 0
+    return max(0, shutil.disk_usage(log.parent).free - ahead)
+
+
+def _follow(committed: Committed, ring_keys: RingKeys) -> None:
+    """Take over what a commit changed; one that was there when the keys were read does nothing."""
+    for event_id in committed.removed:
+        ring_keys.discard(event_id)
+    ring_keys.add(committed.completed)
+    ring_keys.doubt(committed.doubted)
+    ring_keys.trust(committed.trusted)

@@ -13,7 +13,7 @@ from chain_server import Chain, serving
 from recon_node.ceramic import Network
 from recon_node.chain.rpc_endpoint import RpcEndpoint
 from recon_node.store import Store, open_store
-from recon_node.store.contents import Writer
+from recon_node.store.intake import Writer
 
 
 @pytest.fixture

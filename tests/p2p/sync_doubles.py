@@ -9,7 +9,7 @@ from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.sync.reconciler import PeerMemory
 from recon_node.p2p.sync.sync_scheduler import SyncScheduler
 from recon_node.recon import KeyRange, KeyStore
-from recon_node.store.contents import Arrivals, Filling
+from recon_node.store.store import Arrivals, Filling
 
 OURS = [KeyRange(*sort_value_range(NETWORK, str(StreamId(kind, METAMODEL.cid)))) for kind in (2, 3)]
 

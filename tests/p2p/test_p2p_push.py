@@ -36,7 +36,7 @@ from recon_node.p2p.sync.sync_scheduler import (
     PEERS_TURN,
 )
 from recon_node.recon import VERSIONS, KeyRange, intersect_ranges, merge_ranges
-from recon_node.store.contents import LATEST_KEYS
+from recon_node.store.store import LATEST_KEYS
 
 PEERS = [f"peer {number}" for number in range(8)]
 COPIES = LOOPBACK.sync_peers

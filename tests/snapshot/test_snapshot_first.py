@@ -19,7 +19,7 @@ from recon_node.cli import main
 from recon_node.client import Ceramic
 from recon_node.ipld import CID, RAW
 from recon_node.recon import KeyRange
-from recon_node.store.contents import STALL, Filling
+from recon_node.store.store import STALL, Filling
 from recon_node.testnet import TestnetNode
 
 COUNT = 1200

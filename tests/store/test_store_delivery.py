@@ -13,7 +13,7 @@ from recon_node.ceramic import parse_event
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore
 from recon_node.store import Store, open_store
-from recon_node.store.contents import Arrivals
+from recon_node.store.store import Arrivals
 
 # An example is a whole life of a store: an eighth of the profile's examples.
 SLOW = settings(

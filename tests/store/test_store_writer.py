@@ -12,9 +12,9 @@ from store_helpers import NETWORK, World, check_feed, feed_of
 
 from recon_node.fairness.slots import working_for
 from recon_node.store import Interest, Store, StoreError, StoreSettings, Verdict, open_store
-from recon_node.store.contents import Writer
 from recon_node.store.db import log_schema
 from recon_node.store.db.log import Committed, EventLog
+from recon_node.store.intake import Writer
 from recon_node.verification import Facts, Unreadable, check_event, verifiers
 
 
@@ -117,7 +117,8 @@ async def test_what_comes_while_the_log_is_closed_finds_it_closed(
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    writer = Writer(EventLog(other, NETWORK, StoreSettings()), store)
+    log = EventLog(other, NETWORK, StoreSettings())
+    writer = Writer(log, store.publish, log.close)
     changed: list[int] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.run, lambda: changed.append(1))
@@ -151,7 +152,8 @@ async def test_a_change_that_starts_another_one(store: Store, tmp_path: Path) ->
     """Each is made once."""
     other = tmp_path / "other"
     other.mkdir()
-    writer, changed = Writer(EventLog(other, NETWORK, StoreSettings()), store), list[int]()
+    log = EventLog(other, NETWORK, StoreSettings())
+    writer, changed = Writer(log, store.publish, log.close), list[int]()
 
     def change() -> Committed:
         changed.append(len(changed))
