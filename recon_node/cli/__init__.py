@@ -31,7 +31,7 @@ _COMMANDS: Final = {
     "events": ("event_commands", "Add events to a node, and read them."),
     "feed": ("event_commands", "Print the feed: every event, in the order of its delivery."),
     "id": ("config", "Print a node's peer id, and create its identity."),
-    "interests": ("interest_commands", "List and change what a node syncs with its peers."),
+    "interests": ("peers", "List and change what a node syncs with its peers."),
     "key": ("key_commands", "Make keys that sign events."),
     "model": ("stream_commands", "List and create models, and write types of their documents."),
     "peers": ("peers", "List the peers that a node knows, or connect it to another."),

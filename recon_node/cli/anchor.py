@@ -13,16 +13,19 @@ import trio
 from recon_node.base.connection import Connection
 from recon_node.base.exception_groups import unwrapped
 from recon_node.base.terminal import echo, json_option, print_json, print_result
-from recon_node.cli.client import Seconds, Wei, node_options, understood
-from recon_node.cli.output import (
+from recon_node.cli.command import (
     CommandError,
+    Seconds,
+    Wei,
     counted,
     make_console,
     make_table,
+    node_options,
     number_option,
     one_line,
+    understood,
 )
-from recon_node.cli.settings_flags import DataDirCommand
+from recon_node.cli.config import DataDirCommand
 from recon_node.client.lists import POLL_INTERVAL
 
 if TYPE_CHECKING:

@@ -19,7 +19,15 @@ from recon_node.base.terminal import (
     print_result,
 )
 from recon_node.cli import dag_transfer
-from recon_node.cli.client import node_options, understood
+from recon_node.cli.command import (
+    FILE,
+    CommandError,
+    counted,
+    node_options,
+    number_option,
+    refuse_existing,
+    understood,
+)
 from recon_node.cli.dag_publish import grant, publish, resolve, show_key
 from recon_node.cli.dag_support import (
     DagCommand,
@@ -31,7 +39,6 @@ from recon_node.cli.dag_support import (
     want,
 )
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.output import FILE, CommandError, counted, number_option, refuse_existing
 from recon_node.dag.dag_events import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
 from recon_node.dag.dag_source import open_source
 from recon_node.dag.errors import Omissions

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict
 
 import click
 from nacl.signing import SigningKey
 
 from recon_node.base.connection import Connection
 from recon_node.base.files import read_bounded
-from recon_node.base.setting_types import parse_seconds
 from recon_node.base.terminal import echo, json_option, print_json, print_result
 from recon_node.ceramic.auth.did import ed25519_did, public_key
-from recon_node.cli.client import node_options, understood
+from recon_node.cli.command import (
+    CommandError,
+    counted,
+    expires_option,
+    node_options,
+    understood,
+)
 from recon_node.cli.dag_support import (
     DagCommand,
     Published,
@@ -27,7 +32,6 @@ from recon_node.cli.dag_support import (
     want,
 )
 from recon_node.cli.dag_transfer import join_heads
-from recon_node.cli.output import CommandError, counted
 from recon_node.dag.dag_events import Identifier, parse_root
 from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish, publish_of
 from recon_node.dag.protocol.ucan import (
@@ -38,28 +42,6 @@ from recon_node.dag.protocol.ucan import (
     parse_ucan,
 )
 from recon_node.ipld import CID
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _end_of(context: Any, param: Any, value: str | None) -> int | None:
-    """Return the end of a time span that starts now, in Unix seconds; a callback of click."""
-    if value is None:
-        return None
-    try:
-        return int(time.time() + parse_seconds(value))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a time span, such as 90d, 12h or 30m") from None
-
-
-def expires_option(default: str) -> Callable[[Command], Command]:
-    """Return the option `--expires`; `default` says what holds without it."""
-    return click.option(
-        "--expires",
-        callback=_end_of,
-        metavar="SPAN",
-        help=f"How long nodes accept it, such as 90d or 12h; by default {default}.",
-    )
 
 
 @click.command("publish", cls=DagCommand)

@@ -27,8 +27,7 @@ from recon_node.base.files import draft_of, move_into_place, read_secret
 from recon_node.base.setting_types import at_home, default_data_dir
 from recon_node.base.terminal import echo
 from recon_node.ceramic import CeramicError
-from recon_node.cli.client import understood
-from recon_node.cli.output import FILE, CommandError, one_line, progress_bar
+from recon_node.cli.command import FILE, CommandError, one_line, progress_bar, understood
 from recon_node.dag.dag_events import SORT_KEY, Identifier, Subject, replica_event, sort_value
 from recon_node.dag.dag_index import KEY_FILE
 from recon_node.dag.errors import DagError

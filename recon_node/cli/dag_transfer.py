@@ -29,6 +29,7 @@ from recon_node.base.exception_groups import unwrapped
 from recon_node.base.files import move_into_place, room_at
 from recon_node.base.terminal import human_size
 from recon_node.ceramic import Event
+from recon_node.cli.command import CommandError, counted, output_draft
 from recon_node.cli.dag_support import (
     DagState,
     Published,
@@ -37,7 +38,6 @@ from recon_node.cli.dag_support import (
     state_of,
     want,
 )
-from recon_node.cli.output import CommandError, counted, output_draft
 from recon_node.cli.sending import send_event
 from recon_node.dag.car_source import CarFile
 from recon_node.dag.dag_events import Identifier, shard_event

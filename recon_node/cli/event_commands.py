@@ -35,19 +35,20 @@ from recon_node.ceramic import (
     parse_event,
     signer,
 )
-from recon_node.cli.client import command_errors, node_options, understood
-from recon_node.cli.event_files import Item, read_items
-from recon_node.cli.output import (
+from recon_node.cli.command import (
     FILE_OR_DASH,
     CommandError,
+    command_errors,
     intake_text,
+    node_options,
     number_option,
     one_line,
     print_first,
     progress_bar,
+    understood,
     write_file,
 )
-from recon_node.cli.sending import WORKERS, SendingOutcome, send_items
+from recon_node.cli.sending import WORKERS, Item, SendingOutcome, read_items, send_items
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.streams.document_schema import as_dag_json
 

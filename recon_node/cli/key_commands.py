@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from recon_node.base.terminal import echo, json_option, print_result
-from recon_node.cli.dag_publish import expires_option
-from recon_node.cli.output import FILE, one_line
+from recon_node.cli.command import FILE, expires_option, one_line
 from recon_node.client import ClientError, Key, KeyFileError
 from recon_node.client.accounts import LASTS, account_of
 

@@ -21,20 +21,22 @@ from recon_node.base.connection import Connection, UnreachableError
 from recon_node.base.exception_groups import unwrapped
 from recon_node.base.terminal import echo, human_size, json_option, print_json, print_result
 from recon_node.ceramic import Network
-from recon_node.cli.client import command_error, node_options, understood
-from recon_node.cli.output import (
+from recon_node.cli.command import (
     FILE_OR_DASH,
     SHOWN,
     CommandError,
+    command_error,
     complete_file,
     counted,
     make_console,
     make_table,
+    node_options,
     one_line,
     print_first,
     step_bar,
+    understood,
 )
-from recon_node.cli.settings_flags import DataDirCommand
+from recon_node.cli.config import DataDirCommand
 from recon_node.p2p import P2PError
 from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing_key_of
 from recon_node.settings import Settings

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Final
 
 import click
 import trio
 
 from recon_node.base.exception_groups import unwrapped
+from recon_node.base.files import SQLITE_HEAD
 from recon_node.base.terminal import (
     echo,
     human_size,
@@ -23,9 +25,8 @@ from recon_node.base.terminal import (
     print_json,
     print_result,
 )
-from recon_node.ceramic import EventIdError, Network, Shard, StreamId, StreamIdError
-from recon_node.cli.event_files import read_blocks
-from recon_node.cli.output import (
+from recon_node.ceramic import MAX_CAR_SIZE, EventIdError, Network, Shard, StreamId, StreamIdError
+from recon_node.cli.command import (
     FILE_OR_DASH,
     CommandError,
     complete_file,
@@ -35,7 +36,10 @@ from recon_node.cli.output import (
     print_first,
     step_bar,
 )
-from recon_node.cli.settings_flags import DataDirCommand
+from recon_node.cli.config import DataDirCommand
+from recon_node.cli.sending import read_items
+from recon_node.ipld import IpldError, car, multibase
+from recon_node.ipld.car import BEGINNING_SIZE, looks_like_car, read_layout, sections, without_v2
 from recon_node.settings import Settings
 from recon_node.store import Interest, Policy, StoreError
 from recon_node.store.db.log_schema import FILE_NAME
@@ -381,3 +385,75 @@ def _interests(
         return [Interest(sort_key or "", sort_value, controller, stream_id, shard)]
     except (ValueError, EventIdError) as error:
         raise click.UsageError(str(error)) from None
+
+
+LINES: Final = frozenset({".jsonl", ".ndjson", ".json", ".txt"})
+"""Names of files with an event in each line."""
+_BLOCKS: Final = "ceramic_one_block"
+"""The table in which a ceramic-one node keeps its blocks."""
+
+
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the blocks of a file, or of all files of a directory.
+
+    A file is a CAR, or has a CAR in each line, or is the database of a ceramic-one node
+    (`db.sqlite3`). In a directory, files that are none of these, and not called `*.jsonl`, are
+    blocks themselves, as kubo and js-ceramic keep them (`blocks/6Z/CIQ....data`). Other databases
+    there are skipped.
+
+    Raises:
+        CommandError: a file cannot be read, or is damaged.
+    """
+    try:
+        if path.is_dir():
+            for below in sorted(path.rglob("*")):
+                if below.is_file():
+                    yield from _of_file(below, is_block=below.suffix not in LINES)
+        else:
+            yield from _of_file(path, is_block=False)
+    except OSError as error:
+        where = error.filename or path
+        raise CommandError(f"{where} cannot be read: {error.strerror or error}") from None
+
+
+def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        beginning = file.read(BEGINNING_SIZE)
+        file.seek(0)
+        if looks_like_car(beginning) or path.suffix.lower() == ".car":
+            yield from _of_car(file, path)
+        elif beginning.startswith(SQLITE_HEAD):
+            yield from _of_ceramic_one(path, may_skip=is_block)
+        elif is_block:
+            block = file.read(MAX_CAR_SIZE + 1)
+            if len(block) <= MAX_CAR_SIZE:
+                yield block
+        else:
+            for item in read_items(file, str(path)):
+                if item.problem is None:
+                    data = without_v2(multibase.decode(item.data, multibase.MAX_NUMBER))
+                    yield from car.decode(data).blocks.values()
+
+
+def _of_ceramic_one(path: Path, *, may_skip: bool) -> Iterator[bytes]:
+    """The blocks of a ceramic-one node, which may be running."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            tables = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+            if (_BLOCKS,) in tables.fetchall():
+                sql = f"SELECT bytes FROM {_BLOCKS} WHERE length(bytes) <= {MAX_CAR_SIZE}"
+                yield from (block for (block,) in database.execute(sql))
+            elif not may_skip:
+                raise CommandError(f"{path} is a database, but not that of a ceramic-one node")
+    except sqlite3.Error as error:
+        raise CommandError(f"{path} cannot be read: {error}") from None
+
+
+def _of_car(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    try:
+        for section in sections(file, read_layout(file)):
+            if section.size <= MAX_CAR_SIZE:
+                file.seek(section.offset)
+                yield file.read(section.size)
+    except IpldError as error:
+        raise CommandError(f"{path} is damaged: {error}") from None

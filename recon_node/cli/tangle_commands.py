@@ -11,9 +11,8 @@ import click
 
 from recon_node.base.connection import Connection
 from recon_node.base.terminal import echo, json_option
-from recon_node.cli.client import node_options
+from recon_node.cli.command import CommandError, node_options, one_line
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.output import CommandError, one_line
 from recon_node.cli.stream_commands import JsonObject, client_of, show_document, writer_options
 from recon_node.client import Ceramic
 from recon_node.tangles.classic_feed import (

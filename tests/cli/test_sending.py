@@ -21,13 +21,14 @@ from recon_node.api.settings import Limits
 from recon_node.base.connection import MAX_PAUSE, Answer, AsyncConnection, NodeError, NotANodeError
 from recon_node.ceramic import Network
 from recon_node.cli import sending as module
-from recon_node.cli.event_files import Item, read_items
 from recon_node.cli.sending import (
     MAX_REFUSALS,
+    Item,
     RefusedItem,
     SendingOutcome,
     Window,
     WindowEntry,
+    read_items,
     send_items,
 )
 from recon_node.ipld import CID, DAG_CBOR, multibase

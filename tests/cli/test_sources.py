@@ -6,8 +6,8 @@ import json
 import pytest
 from support import sdk_sample
 
-from recon_node.cli.event_files import Item, NoEventsError, read_items
-from recon_node.cli.output import CommandError
+from recon_node.cli.command import CommandError
+from recon_node.cli.sending import Item, NoEventsError, read_items
 from recon_node.ipld import multibase
 
 

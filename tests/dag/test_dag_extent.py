@@ -111,7 +111,7 @@ def test_directories_may_be_as_deep_as_they_like(tmp_path: Path) -> None:
 CHILD = """
 import signal, sys
 from pathlib import Path
-from recon_node.cli.output import output_draft
+from recon_node.cli.command import output_draft
 from recon_node.dag import unixfs
 from recon_node.dag.unpack import unpack_dag
 from recon_node.ipld import CID, DAG_PB, RAW, dag_pb

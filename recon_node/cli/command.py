@@ -1,24 +1,55 @@
-"""What commands print and write: errors, tables, numbers, progress bars, and files."""
+"""What commands share: the node and its answers, errors, tables, numbers, progress bars, files.
+
+A command looks into an answer only as `understood`: as a TypedDict of the fields that it reads. So
+what another server or version answers is found where it is read, and a mistake of a command is not
+taken for one.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import (
+    Annotated,
+    Any,
+    BinaryIO,
+    Final,
+    Literal,
+    NotRequired,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    cast,
+)
 
 import click
+import msgspec
+from msgspec import Meta
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from recon_node import __version__
+from recon_node.base import terminal
+from recon_node.base.connection import (
+    ClientError,
+    Connection,
+    NotANodeError,
+    UnauthorizedError,
+    UnreachableError,
+)
+from recon_node.base.exception_groups import unwrapped
 from recon_node.base.files import draft_of, move_into_place
 from recon_node.base.program import cleaned_up_when_stopped
+from recon_node.base.setting_types import parse_seconds
 from recon_node.base.terminal import Command, echo, shown
 
 WIDTH_OF_FILES: Final = 200
@@ -59,6 +90,97 @@ def one_line(*errors: type[Exception]) -> Iterator[None]:
         yield
     except errors as error:
         raise CommandError(str(error)) from None
+
+
+T = TypeVar("T")
+
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=253_402_300_799)]
+"""A Unix time, until the end of the year 9999."""
+Wei: TypeAlias = Annotated[str, Meta(pattern="^[0-9]{1,80}$")]
+_LISTED: Final = 1000
+"""Entries of a page of a list."""
+NEEDS_TOKEN: Final = "the node requires a token, or a different one: give it with --token-file"
+
+
+def node_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which node; the command gets a `Connection` as `node`."""
+
+    @terminal.node_options()
+    @wraps(command)
+    def with_node(*args: Any, url: str, token: str | None, **options: Any) -> None:
+        with command_errors(url), Connection(url, token=token) as node:
+            command(*args, node=node, **options)
+
+    return with_node
+
+
+@contextmanager
+def command_errors(url: str) -> Iterator[None]:
+    """Raise the errors of a connection to the node at a URL as those of a command."""
+    try:
+        with unwrapped(ClientError):
+            yield
+    except ClientError as error:
+        raise command_error(url, error) from None
+
+
+def understood(node: Connection, answer: Any, shape: type[T]) -> T:
+    """Return an answer, or a part of one, as what a command takes it for.
+
+    Args:
+        node: that answered.
+        answer: JSON; it may have more fields than `shape`.
+        shape: a TypedDict, or a list of them, as msgspec understands it.
+
+    Raises:
+        CommandError: it is something else.
+    """
+    try:
+        msgspec.convert(answer, shape)
+    except msgspec.ValidationError as error:
+        raise CommandError(
+            f"cannot make sense of what {node.url} answered: is it a node of version "
+            f"{__version__}? ({error})"
+        ) from None
+    return cast(T, answer)
+
+
+def command_error(url: str, error: ClientError) -> CommandError:
+    """Say in a command's words what went wrong with the node at a URL."""
+    match error:
+        case UnreachableError():
+            return CommandError(
+                f"no node answers at {error.url} ({error.reason}); "
+                "start one with `recon-node run`, or name another one with --url"
+            )
+        case UnauthorizedError():
+            return CommandError(NEEDS_TOKEN)
+        case NotANodeError():
+            return CommandError(f"the server at {url} is not a node: check --url")
+        case _:
+            return CommandError(str(error))
+
+
+class ListedInterest(TypedDict):
+    """An interest of a node, as it lists it."""
+
+    sep: str
+    sepValue: str
+    controller: NotRequired[str]
+    controllers: NotRequired[str]
+    streamId: NotRequired[str]
+    configured: NotRequired[bool]
+
+
+def interest_text(interest: ListedInterest) -> str:
+    """Return an interest as `recon-node interests add` takes it."""
+    fields = (
+        (interest["sep"], interest["sepValue"]),
+        ("controller", interest.get("controller")),
+        ("controllers", interest.get("controllers")),
+        ("stream", interest.get("streamId")),
+    )
+    return " ".join(f"{name}={value}" for name, value in fields if value is not None)
 
 
 class _Console(Console):
@@ -232,3 +354,51 @@ def refuse_existing(path: Path, *, force: bool = False) -> None:
     """Raise `CommandError` if there is a file at `path`, unless `force` is set."""
     if not force and os.path.lexists(path):
         raise CommandError(f"{path} already exists: choose another name, or use --force")
+
+
+class _Page(TypedDict):
+    next: int | None
+    total: NotRequired[int]
+
+
+def pages(
+    node: Connection, path: str, name: str, query: dict[str, Any], limit: int
+) -> tuple[list[Any], int]:
+    """Read a list of the API page by page.
+
+    `name` is that of the entries in the answer. A limit of 0 is none.
+
+    Returns:
+        the entries, and how many there are in all (0 if the list does not say).
+    """
+    entries: list[Any] = []
+    query = {**query, "limit": min(limit or _LISTED, _LISTED)}
+    while True:
+        answer = node.request("GET", path, params=query)
+        entries += understood(node, answer[name], list[Any])
+        page = understood(node, answer, _Page)
+        if page["next"] is None or (limit and len(entries) >= limit):
+            return entries[: limit or None], page.get("total", 0)
+        if page["next"] == query.get("after"):
+            raise NotANodeError  # it would never end
+        query["after"] = page["next"]
+
+
+def _end_of(context: Any, param: Any, value: str | None) -> int | None:
+    """Return the end of a time span that starts now, in Unix seconds; a callback of click."""
+    if value is None:
+        return None
+    try:
+        return int(time.time() + parse_seconds(value))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a time span, such as 90d, 12h or 30m") from None
+
+
+def expires_option(default: str) -> Callable[[Command], Command]:
+    """Return the option `--expires`; `default` says what holds without it."""
+    return click.option(
+        "--expires",
+        callback=_end_of,
+        metavar="SPAN",
+        help=f"How long nodes accept it, such as 90d or 12h; by default {default}.",
+    )
