@@ -228,7 +228,9 @@ class Rules:
         held = known.held(event_id)
         if held is not None:
             return _Recorded(held)
-        refusal = None if event.is_invalid else event.refusal  # an invalid event may be covered
+        refusal = event.refusal
+        if refusal is not None and event.is_invalid:  # a valid event may cover it
+            refusal = None
         if refusal is None and self._judgement is not None:
             unwanted = yield from self._policy_refusal(event)
             if unwanted is not None:
@@ -306,7 +308,7 @@ class Rules:
             signer=event.signer,
             state=ORPHAN,
             builds_on=() if is_init else tuple(dict.fromkeys((event.init, *event.prevs))),
-            fault=event.refusal.reason if event.is_invalid and event.refusal is not None else None,
+            fault=event.refusal.reason if event.refusal is not None and event.is_invalid else None,
             proof=event.proof_cid,
             event=event,
             size=len(FORGOTTEN if forgotten and event.init in forgotten else event.car),
