@@ -34,7 +34,7 @@ from recon_node.base.connection import AsyncConnection, ClientError, Connection
 from recon_node.base.exception_groups import unwrapped
 from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.cli.command import CommandError, color_system, make_table
-from recon_node.cli.sending import Item, SendingOutcome, read_items, send_items
+from recon_node.cli.streams.sending import Item, SendingOutcome, read_items, send_items
 from recon_node.client import Ceramic, Key, ModelDefinition, NotFoundError
 from recon_node.ipld import CID, multibase
 from recon_node.testnet import Testnet, TestnetError, TestnetNode

@@ -37,7 +37,7 @@ from recon_node.cli.command import (
     step_bar,
 )
 from recon_node.cli.config import DataDirCommand
-from recon_node.cli.sending import read_items
+from recon_node.cli.streams.sending import read_items
 from recon_node.ipld import IpldError, car, multibase
 from recon_node.ipld.car import BEGINNING_SIZE, looks_like_car, read_layout, sections, without_v2
 from recon_node.settings import Settings

@@ -20,8 +20,8 @@ from recon_node.api.server import open_listener, serve
 from recon_node.api.settings import Limits
 from recon_node.base.connection import MAX_PAUSE, Answer, AsyncConnection, NodeError, NotANodeError
 from recon_node.ceramic import Network
-from recon_node.cli import sending as module
-from recon_node.cli.sending import (
+from recon_node.cli.streams import sending as module
+from recon_node.cli.streams.sending import (
     MAX_REFUSALS,
     Item,
     RefusedItem,

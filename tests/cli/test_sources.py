@@ -7,7 +7,7 @@ import pytest
 from support import sdk_sample
 
 from recon_node.cli.command import CommandError
-from recon_node.cli.sending import Item, NoEventsError, read_items
+from recon_node.cli.streams.sending import Item, NoEventsError, read_items
 from recon_node.ipld import multibase
 
 

@@ -13,7 +13,12 @@ from recon_node.base.connection import Connection
 from recon_node.base.terminal import echo, json_option
 from recon_node.cli.command import CommandError, node_options, one_line
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.stream_commands import JsonObject, client_of, show_document, writer_options
+from recon_node.cli.streams.stream import (
+    JsonObject,
+    client_of,
+    show_document,
+    writer_options,
+)
 from recon_node.client import Ceramic
 from recon_node.tangles.classic_feed import (
     ClassicFeed,

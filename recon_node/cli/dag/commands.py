@@ -18,7 +18,6 @@ from recon_node.base.terminal import (
     print_json,
     print_result,
 )
-from recon_node.cli import dag_transfer
 from recon_node.cli.command import (
     FILE,
     CommandError,
@@ -28,16 +27,18 @@ from recon_node.cli.command import (
     refuse_existing,
     understood,
 )
-from recon_node.cli.dag_publish import grant, publish, resolve, show_key
-from recon_node.cli.dag_support import (
+from recon_node.cli.dag import transfer as dag_transfer
+from recon_node.cli.dag.publish import (
     DagCommand,
-    Head,
     bytes_bar,
+    grant,
     key_option,
     open_key,
-    state_of,
-    want,
+    publish,
+    resolve,
+    show_key,
 )
+from recon_node.cli.dag.transfer import Head, state_of, want
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.dag.dag_events import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
 from recon_node.dag.dag_source import open_source

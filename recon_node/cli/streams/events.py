@@ -48,7 +48,7 @@ from recon_node.cli.command import (
     understood,
     write_file,
 )
-from recon_node.cli.sending import WORKERS, Item, SendingOutcome, read_items, send_items
+from recon_node.cli.streams.sending import WORKERS, Item, SendingOutcome, read_items, send_items
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.streams.document_schema import as_dag_json
 

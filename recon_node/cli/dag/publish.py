@@ -1,47 +1,127 @@
-"""`recon-node dag publish`, `resolve`, `grant` and `key`: DAGs under identifiers."""
+"""`recon-node dag publish`, `resolve`, `grant` and `key`: DAGs under identifiers, and signing keys.
+
+The key is Ed25519. Its file, which only its owner can read, has the 32 bytes of the seed as one
+line of hexadecimal text.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, Final, TypedDict
 
 import click
 from nacl.signing import SigningKey
+from rich.progress import (
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from recon_node.base.connection import Connection
-from recon_node.base.files import read_bounded
+from recon_node.base.exception_groups import unwrapped
+from recon_node.base.files import draft_of, move_into_place, read_bounded, read_secret
+from recon_node.base.setting_types import at_home, default_data_dir
 from recon_node.base.terminal import echo, json_option, print_json, print_result
+from recon_node.ceramic import CeramicError
 from recon_node.ceramic.auth.did import ed25519_did, public_key
 from recon_node.cli.command import (
+    FILE,
     CommandError,
     counted,
     expires_option,
     node_options,
+    one_line,
+    progress_bar,
     understood,
 )
-from recon_node.cli.dag_support import (
-    DagCommand,
-    Published,
-    key_option,
-    open_key,
-    post_replica,
-    publication_of,
-    want,
-)
-from recon_node.cli.dag_transfer import join_heads
+from recon_node.cli.dag.transfer import Published, join_heads, post_replica, publication_of, want
 from recon_node.dag.dag_events import Identifier, parse_root
+from recon_node.dag.dag_index import KEY_FILE
+from recon_node.dag.errors import DagError
+from recon_node.dag.protocol.dag_operations import ReplicaError
 from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish, publish_of
+from recon_node.dag.protocol.shards import ShardError
 from recon_node.dag.protocol.ucan import (
     FOREVER,
     MAX_TOKEN_SIZE,
     UcanCapability,
+    UcanError,
     issue_ucan,
     parse_ucan,
 )
-from recon_node.ipld import CID
+from recon_node.ipld import CID, IpldError
+
+_REFUSALS: Final = (CeramicError, DagError, IpldError, ReplicaError, ShardError, UcanError)
+
+key_option = click.option(
+    "--key",
+    "key_file",
+    type=FILE,
+    metavar="FILE",
+    help="The Ed25519 signing key, in hexadecimal; by default dag.key in the data directory "
+    "(RECON_NODE_DATA_DIR), which is created if missing.",
+)
+
+
+class DagCommand(click.Command):
+    """A command that prints what the rooms below refuse as one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with one_line(*_REFUSALS), unwrapped(CommandError, *_REFUSALS):
+            return super().invoke(ctx)
+
+
+def bytes_bar(what: str) -> AbstractContextManager[Progress]:
+    """Show a progress bar that counts bytes."""
+    after = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    return progress_bar(TextColumn(what), *after)
+
+
+def open_key(path: Path | None) -> SigningKey:
+    """Return the key in a file; None: the default one, which is created by the first call."""
+    chosen = path or _default_path()
+    try:
+        if path is None and not chosen.exists():
+            return _create(chosen)
+        return SigningKey(bytes.fromhex(read_secret(chosen, "ascii")))
+    except OSError as error:
+        raise CommandError(f"the key {chosen}: {error.strerror or error}") from None
+    except ValueError:
+        raise CommandError(
+            f"{chosen} is not a key: it should be 64 hexadecimal digits, the seed of an Ed25519 key"
+        ) from None
+
+
+def _default_path() -> Path:
+    configured = os.environ.get("RECON_NODE_DATA_DIR")
+    try:
+        return at_home(Path(configured) if configured else default_data_dir()) / KEY_FILE
+    except ValueError as error:
+        raise CommandError(f"{error}, or name a key with --key") from None
+
+
+def _create(path: Path) -> SigningKey:
+    key = SigningKey.generate()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with draft_of(path, wait=True, mode=0o600) as draft:
+        if path.exists():  # another command made one meanwhile
+            return open_key(path)
+        draft.write_text(bytes(key).hex() + "\n", encoding="ascii")
+        move_into_place(draft, path)
+    echo(
+        f"created a new key: {path}; only it can publish under its did:key, so keep it "
+        "(`recon-node backup` copies it along with the node)",
+        err=True,
+    )
+    return key
 
 
 @click.command("publish", cls=DagCommand)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 
 import trio
 from nacl.signing import SigningKey
@@ -29,24 +29,112 @@ from recon_node.base.exception_groups import unwrapped
 from recon_node.base.files import move_into_place, room_at
 from recon_node.base.terminal import human_size
 from recon_node.ceramic import Event
-from recon_node.cli.command import CommandError, counted, output_draft
-from recon_node.cli.dag_support import (
-    DagState,
-    Published,
-    post_replica,
-    publication_of,
-    state_of,
-    want,
+from recon_node.cli.command import (
+    CommandError,
+    counted,
+    output_draft,
+    understood,
 )
-from recon_node.cli.sending import send_event
+from recon_node.cli.streams.sending import send_event
 from recon_node.dag.car_source import CarFile
-from recon_node.dag.dag_events import Identifier, shard_event
+from recon_node.dag.dag_events import (
+    SORT_KEY,
+    Identifier,
+    Subject,
+    replica_event,
+    shard_event,
+    sort_value,
+)
 from recon_node.dag.dag_source import DagSource
 from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.replica import decode_replica
 from recon_node.dag.protocol.shards import appends, split
 from recon_node.dag.unpack import MAX_EXTENT, Unpacked, unpack_dag
 from recon_node.ipld import CID, LinksError, multibase
+
+
+class Missing(TypedDict):
+    """What a node lacks of a DAG: how many, and the first of them."""
+
+    count: int
+    first: list[str]
+
+
+class Head(TypedDict):
+    """A replica, and its block as multibase text."""
+
+    cid: str
+    data: str
+
+
+class DagState(TypedDict):
+    """What a node has of a DAG."""
+
+    complete: bool
+    blocks: int
+    bytes: int
+    missing_blocks: Missing
+    shards: list[str]
+    unclaimed: list[str]
+    missing_shards: Missing
+    heads: list[str]
+    head: Head | None
+
+
+def state_of(node: Connection, root: CID) -> DagState:
+    """Ask the node for the state of a DAG."""
+    return understood(node, node.request("GET", f"/ceramic/dag/{root}"), DagState)
+
+
+class Pending(TypedDict):
+    """A publish that the node cannot check yet."""
+
+    link: str
+    origin: str
+
+
+class RefusedPublish(TypedDict):
+    """A publish that does not count, and why."""
+
+    cid: str
+    reason: str
+
+
+class Published(TypedDict):
+    """What is published under an identifier, as far as a node knows."""
+
+    id: str
+    link: str | None
+    origin: str | None
+    pending: Pending | None
+    order: list[str]
+    waiting_for: list[str]
+    refused: list[RefusedPublish]
+    ignored: int
+
+
+def publication_of(node: Connection, identifier: Identifier) -> Published:
+    """Ask the node what is published under an identifier."""
+    answer = node.request("GET", f"/ceramic/dag/publish/{identifier}")
+    return understood(node, answer, Published)
+
+
+def want(node: Connection, subject: Subject) -> None:
+    """Make the node want a DAG, or the publishes of an identifier.
+
+    A node neither gets from peers nor offers them what it does not want. A node without interests
+    wants everything, and stays so: its first interest would narrow that.
+    """
+    if node.request("GET", "/ceramic/experimental/interests")["interests"]:
+        body = {"sep": SORT_KEY, "sepValue": sort_value(subject)}
+        node.request("POST", "/ceramic/interests", json=body)
+
+
+def post_replica(node: Connection, key: SigningKey, subject: Subject, block: bytes) -> None:
+    """Send an operation on a DAG, or a publish."""
+    event = replica_event(key, subject, block)
+    node.request("POST", "/ceramic/events", json={"data": multibase.encode(event.car)})
+
 
 T = TypeVar("T")
 
