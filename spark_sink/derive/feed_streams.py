@@ -124,7 +124,7 @@ class FeedStream:
     @cached_property
     def size(self) -> int:
         """Bytes of the entries' events."""
-        return sum(len(entry.event.car) for entry in self.entries)
+        return sum([len(entry.event.car) for entry in self.entries])
 
     def define(self, definitions: Definitions | None) -> None:
         """Set the definitions of its model, before its content is computed."""

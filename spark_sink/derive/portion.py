@@ -201,6 +201,7 @@ class _Work:
     def __init__(self, step: Step, models: Models, summaries: SummaryCache) -> None:
         self.portion = Portion()
         self._step = step
+        self._needs_models = step.needs_models
         self._models = models
         self._summaries = summaries
         self._rows = {n: _Rows(TABLES[n], step.stagers.get(n)) for n in step.names}
@@ -212,7 +213,7 @@ class _Work:
     def add_later(self, streams: Sequence[bytes]) -> list[bytes]:
         """Add the streams whose summary is enough; return those that must be read whole."""
         kept = self._summaries.take(streams, self._step.after)
-        if not kept or not self._step.needs_models:
+        if not kept or not self._needs_models:
             return [*streams]
         after = {cid: one.position for cid, one in kept.items()}
         rows = self._step.raw.later_events_of(after, self._step.upto)
@@ -256,9 +257,10 @@ class _Work:
 
     def _add(self, stream: FeedStream) -> None:
         step, revises = self._step, False
-        if step.needs_models:
+        if self._needs_models:
             stream.define(self._models.of(stream))
-            revises = self._models.last_change(stream) > step.after
+            # In the first step of all, there are no earlier rows.
+            revises = 0 < step.after < self._models.last_change(stream)
         for name, rows in rows_of(stream, step.names, 0 if revises else step.after):
             columns, repeated = stream.columns, stream.repeated_columns
             if name not in self._event_tables or (columns is repeated and not revises):
@@ -271,9 +273,9 @@ class _Work:
                     self._rows[name].add(of_stream, (row,))
                 elif name in self._revised:
                     self._revised[name].add(of_stream, (row,))
-        if stream.is_model and step.needs_models:
-            self._note_model(stream)
-        if step.needs_models:
+        if self._needs_models:
+            if stream.is_model:
+                self._note_model(stream)
             self._summaries.keep(stream, step.upto)
 
     def _note_model(self, model: FeedStream) -> None:
