@@ -131,6 +131,7 @@ _ATOMS_AT_ONCE: Final = 100_000
 
 _NUMBERS: Final = frozenset({int, float})
 _ATOMS: Final = frozenset({int, float, bool, type(None)})
+_PLAIN: Final = _ATOMS | {str}
 
 
 class JsonPatchError(ValueError):
@@ -143,9 +144,23 @@ def weigh_json(value: Any) -> tuple[int, int]:
     Raises:
         JsonPatchError: heavier than `MAX_WEIGHT`, or nested deeper than `MAX_DEPTH`.
     """
+    weight = _weigh_plain(value) if type(value) is dict else None
+    if weight is not None:
+        check_weight(weight)
+        return weight, 1
     size = measure(value, 2 * MAX_WEIGHT)
     check_weight(size.weight)
     return size.weight, size.depth
+
+
+def _weigh_plain(value: dict[str, Any]) -> int | None:
+    """Return the weight of an object of texts, numbers and the like, as most are; else None."""
+    if not value or not _PLAIN.issuperset(map(type, value.values())):
+        return None
+    try:
+        return len(orjson.dumps(value)) + 2  # two commas that only a weight counts
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits, for example
+        return None
 
 
 class JsonSize(NamedTuple):

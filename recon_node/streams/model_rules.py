@@ -389,6 +389,9 @@ def named_versions(events: Iterable[Event]) -> set[CID]:
 
     If there are more than `MAX_VERSIONS`, those with the lowest CIDs.
     """
-    headers = (event.payload.get("header") for event in events if event.proof is None)
-    versions = {header.get("modelVersion") for header in headers if isinstance(header, dict)}
+    versions = set()
+    for event in events:
+        if event.proof is None and "header" in (payload := event.payload):
+            header = payload["header"]
+            versions.add(header.get("modelVersion") if isinstance(header, dict) else None)
     return set(sorted(version for version in versions if version is not None)[:MAX_VERSIONS])
