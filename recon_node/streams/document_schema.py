@@ -211,7 +211,10 @@ class DocumentSchema:
             return None
         # A value weighs at least 2, so most content need not be measured.
         price = self._price.of_check(weight // 2, weight, 0, 0)
-        return price + self._price.of_dear(dearness(content)) if price <= _SMALL else None
+        if price > _SMALL:
+            return None
+        dear = dearness(content)
+        return price + self._price.of_dear(dear) if dear else price
 
     def _pay(self, part: Any, budget: Budget, member: str | None = None) -> tuple[int, int]:
         """Pay for checking a part of a document; return the price, and the part's depth."""

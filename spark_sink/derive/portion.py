@@ -47,9 +47,11 @@ from spark_sink.schema import PARTITION_COLUMN, TABLES, UNPROCESSED, TableSpec, 
 from spark_sink.tables.raw_files import RawFiles, batched
 from spark_sink.tables.staging import MAX_STAGED_BYTES, Staged, Stager
 
-# Streams whose models are read at once; rows, or bytes of data, per conversion to Arrow.
+# Streams whose models are read at once.
 _STREAMS_PER_LOOKUP: Final = 500
-_ROWS_PER_TABLE: Final = 4_096
+# Rows per conversion to Arrow, at least; within a stream, rows or bytes of data, at most.
+_ROWS_PER_TABLE: Final = 2_048
+_MAX_ROWS: Final = 4_096
 _DATA_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -325,6 +327,10 @@ class _Rows:
 
     def begin(self) -> None:
         """Begin with the rows of another stream."""
+        if len(self._rows) >= _ROWS_PER_TABLE:
+            self._pack_all()
+            if self._is_full:
+                self._write()
         self._begun = len(self._rows), len(self._streams), self._data
         self._packed = len(self._tables), self._bytes, self._staged
 
@@ -340,7 +346,7 @@ class _Rows:
         own: list[Row] = []
         at, data = self._data_at, self._data
         repeated = sum([len(value or b"") for _, value in columns["dimensions"]])
-        most = _ROWS_PER_TABLE - len(self._rows)
+        most = _MAX_ROWS - len(self._rows)
         for row in rows:
             own.append(row)
             data += repeated
@@ -349,7 +355,7 @@ class _Rows:
             if len(own) >= most or data >= _DATA_BYTES:
                 self._extend(columns, own, data)
                 self._pack()
-                own, data, most = [], 0, _ROWS_PER_TABLE
+                own, data, most = [], 0, _MAX_ROWS
         self._extend(columns, own, data)
 
     def _extend(self, columns: Columns, rows: list[Row], data: int) -> None:
@@ -363,13 +369,18 @@ class _Rows:
 
     def finish(self) -> Staged:
         """Return all rows."""
-        self._pack()
+        self._pack_all()
         if self._stager is None:
             return Staged(tables=tuple(self._tables))
         self._write()
         return self._staged
 
+    @property
+    def _is_full(self) -> bool:
+        return self._stager is not None and self._bytes >= MAX_STAGED_BYTES
+
     def _pack(self) -> None:
+        """Pack all rows amid a stream."""
         rows, streams, _ = self._begun
         if rows:  # those before the latest stream apart, so that it can be undone
             later = self._rows[rows:], self._streams[streams:], self._stream_of[rows:]
@@ -380,7 +391,7 @@ class _Rows:
             self._rows, self._streams, of = later
             self._stream_of = [number - streams for number in of]
         self._pack_all()
-        if self._stager is not None and self._bytes >= MAX_STAGED_BYTES:
+        if self._is_full:
             tables = self._packed[0]
             later_tables = self._tables[tables:]
             del self._tables[tables:]

@@ -131,7 +131,8 @@ def test_rows_of_a_stream_are_all_there_or_none(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are packed while a stream is under way."""
-    monkeypatch.setattr(portion, "_ROWS_PER_TABLE", 7)
+    monkeypatch.setattr(portion, "_ROWS_PER_TABLE", 5)
+    monkeypatch.setattr(portion, "_MAX_ROWS", 7)
     others = [stream(f"other {n}", 5) for n in range(4)]
     bad = [stream(f"bad {n}", 25) for n in range(3)]
     inits = {events[0].cid for events in bad}
