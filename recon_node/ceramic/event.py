@@ -280,7 +280,8 @@ def _event_of(
     if fields is not None and (signer := _without_capability(fields[2])) is not None:
         raw_cid, payload_cid, _, signature, encoded, raw_init, raw_prev = fields
         cid, (protected, header) = _new_cid(CID, raw_cid), signer
-        signed = Envelope(_new_cid(CID, payload_cid), protected, header, signature, None)
+        parts = _new_cid(CID, payload_cid), protected, header, signature, None
+        signed = tuple.__new__(Envelope, parts)  # `Envelope(...)` takes twice as long
         data = None if lazily and raw_init else dag_cbor.decode(encoded, is_shallow=True)
         if raw_init is None:
             event = _signed(cid, signed, data, car, None)
@@ -490,6 +491,9 @@ class StreamType(IntEnum):
     UNLOADABLE = 4
 
 
+_TILE, _MODEL, _MODEL_INSTANCE = StreamType.TILE, StreamType.MODEL, StreamType.MODEL_INSTANCE
+
+
 @dataclass(frozen=True, slots=True)
 class StreamId:
     """The name of a stream: its type and the CID of its init event."""
@@ -547,8 +551,9 @@ METAMODEL: Final = StreamId.parse("kh4q0ozorrgaq2mezktnrmdwleo1d")
 def stream_type_of(model: StreamId | None) -> StreamType:
     """Return the type of a stream whose header names that model."""
     if model is None:
-        return StreamType.TILE
-    return StreamType.MODEL if model == METAMODEL else StreamType.MODEL_INSTANCE
+        return _TILE
+    # Nearly all differ in their types; to compare a StreamID as a whole takes far longer.
+    return _MODEL if model.type == METAMODEL.type and model == METAMODEL else _MODEL_INSTANCE
 
 
 _MAX_SORT_VALUE: Final = 2000
