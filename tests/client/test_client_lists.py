@@ -32,7 +32,7 @@ from recon_node.client import (
     StreamId,
 )
 from recon_node.store import Store
-from recon_node.store.reading import content_scan
+from recon_node.store.reading import stream_lists
 
 OTHER = Key.from_seed(bytes([1]) * 32)
 KEYS = (KEY, OTHER)
@@ -108,7 +108,7 @@ async def test_documents_by_what_they_relate_to(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each page looks at a few of them only; what counts is the content at the tip."""
-    monkeypatch.setattr(content_scan, "_MAX_SCANNED", 3)
+    monkeypatch.setattr(stream_lists, "_MAX_SCANNED", 3)
     async with client_of(store) as ceramic:
         post = await ceramic.create(await ceramic.create_model(POST), {"title": "a"})
         other = await ceramic.create(post.model or "", {"title": "b"})

@@ -8,8 +8,7 @@ In reading order:
     columns             the same for bulk readers, column by column
     single_events       events by EventID or CID
     block_index         which event holds which block
-    stream_lists        lists of streams, and searches by name
-    content_scan        streams in whose events a text occurs
+    stream_lists        lists of streams, and searches by name and by text
     backlog             what the feed does not have, and why
     ring_index          the keys as ceramic-one nodes have them
 """

@@ -23,7 +23,6 @@ from recon_node.store.reading import (
     Reader,
     backlog,
     columns,
-    content_scan,
     feed_rows,
     ring_index,
     single_events,
@@ -94,7 +93,7 @@ class LogReader:
     undelivered_events = _asked(feed_rows.read_undelivered)
 
     streams = _asked(stream_lists.read_streams, page=True)
-    streams_with = _asked(content_scan.read_streams_with, page=True)
+    streams_with = _asked(stream_lists.read_streams_with, page=True)
     models = _asked(stream_lists.read_models, page=True)
     count_streams = _asked(stream_lists.count_streams)
     sort_values = _asked(stream_lists.read_sort_values)
