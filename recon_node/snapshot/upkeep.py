@@ -12,10 +12,18 @@ from itertools import chain
 from typing import NoReturn
 
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.snapshot.feed_pages import PageError, page_name, read_page
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import PACKS, pack_name
-from recon_node.snapshot.root import FEEDS, ROOTS, RootError, RootObject, decode_root
+from recon_node.snapshot.root import (
+    FEEDS,
+    ROOTS,
+    PageError,
+    RootError,
+    RootObject,
+    decode_root,
+    page_name,
+    read_page,
+)
 from recon_node.snapshot.snapshot_reader import SnapshotReader, read_root
 from recon_node.snapshot.tree.nodes import LeafNode
 from recon_node.snapshot.tree.update import Branch, whole

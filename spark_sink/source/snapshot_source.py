@@ -42,10 +42,9 @@ from pyspark.sql.types import StructType
 from recon_node.ceramic import InvalidEventError, parse_event
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.snapshot.feed_pages import PageError, read_pages
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import PackExtent
-from recon_node.snapshot.root import LATEST, RootObject
+from recon_node.snapshot.root import LATEST, PageError, RootObject, read_pages
 from recon_node.snapshot.snapshot_reader import (
     SnapshotReader,
     children_of,

@@ -16,11 +16,10 @@ from snapshot_support import KEY, NETWORK, PACK, QUICK, create, events, make_log
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import CID
 from recon_node.ipld.cid import RAW
-from recon_node.snapshot.creating import DamagedBaseError, create_snapshot
-from recon_node.snapshot.event_sources import StoreSource
-from recon_node.snapshot.feed_pages import page_name, read_page
+from recon_node.snapshot.creating import DamagedBaseError, StoreSource, create_snapshot
 from recon_node.snapshot.objects import Objects, SnapshotError
 from recon_node.snapshot.packs import pack_name
+from recon_node.snapshot.root import page_name, read_page
 from recon_node.snapshot.snapshot_reader import SnapshotReader, read_root
 from recon_node.snapshot.syncing import Synced, sync_snapshot
 from recon_node.snapshot.upkeep import collect, list_roots, verify_snapshot
