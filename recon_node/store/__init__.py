@@ -10,7 +10,7 @@
     admission/        whether an event is accepted, and when it is delivered: pure
     db/               the transaction of the batch (see `log_schema` for what survives what)
     ring_keys         the keys as ceramic-one nodes have them
-    reading/          the questions about the log, which `Store` has as its attribute log
+    reading/          the questions about the log, which are at `Store.reader`
     damage            events whose bytes are not what was written
     kept_interests    which keys the node is interested in, and how people write that
     directory_lock    the lock of the data directory

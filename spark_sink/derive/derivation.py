@@ -4,7 +4,7 @@ Theory of operation. The tables are the only state. For each stream that has eve
 position, all its events are read back from `raw_events`, and what changed is computed from them
 (`derive.portion`). Tables at the same position, which is nearly always the case, share the reading.
 A long step is divided by the partitions of the tables, which Spark's workers compute in parallel. A
-short step, of up to a few hundred events, is computed without them. Both are computed in processes
+short step, of up to a thousand events, is computed without them. Both are computed in processes
 that may be killed (`ChildComputer`), because the content is strangers'.
 
 Of a long stream, which would take seconds to read back, a short step reads only the events after
@@ -54,7 +54,7 @@ from spark_sink.tables.staging import Staged, Stager
 WINDOW: Final = 1_000_000
 # Streams per step, for the same reason: a step with more is shortened.
 _MAX_STREAMS: Final = 250_000
-# Positions of a step that is computed in this process: starting tasks would take longer.
+# Positions of a step that is computed without Spark's workers: starting tasks would take longer.
 _SHORT_POSITIONS: Final = 1_000
 # The size of its events in files, in bytes.
 _SHORT_BYTES: Final = 32 * 1024 * 1024
