@@ -280,8 +280,7 @@ def _event_of(
     if fields is not None and (signer := _without_capability(fields[2])) is not None:
         raw_cid, payload_cid, _, signature, encoded, raw_init, raw_prev = fields
         cid, (protected, header) = _new_cid(CID, raw_cid), signer
-        parts = _new_cid(CID, payload_cid), protected, header, signature, None
-        signed = tuple.__new__(Envelope, parts)  # `Envelope(...)` takes twice as long
+        signed = Envelope(_new_cid(CID, payload_cid), protected, header, signature, None)
         data = None if lazily and raw_init else dag_cbor.decode(encoded, is_shallow=True)
         if raw_init is None:
             event = _signed(cid, signed, data, car, None)
@@ -491,9 +490,6 @@ class StreamType(IntEnum):
     UNLOADABLE = 4
 
 
-_TILE, _MODEL, _MODEL_INSTANCE = StreamType.TILE, StreamType.MODEL, StreamType.MODEL_INSTANCE
-
-
 @dataclass(frozen=True, slots=True)
 class StreamId:
     """The name of a stream: its type and the CID of its init event."""
@@ -551,9 +547,8 @@ METAMODEL: Final = StreamId.parse("kh4q0ozorrgaq2mezktnrmdwleo1d")
 def stream_type_of(model: StreamId | None) -> StreamType:
     """Return the type of a stream whose header names that model."""
     if model is None:
-        return _TILE
-    # Nearly all differ in their types; to compare a StreamID as a whole takes far longer.
-    return _MODEL if model.type == METAMODEL.type and model == METAMODEL else _MODEL_INSTANCE
+        return StreamType.TILE
+    return StreamType.MODEL if model == METAMODEL else StreamType.MODEL_INSTANCE
 
 
 _MAX_SORT_VALUE: Final = 2000

@@ -399,17 +399,16 @@ class StreamStates:
         schema = None if rules is None else rules.schema_alone
         if schema is None or "header" in payload or event.cid in self._faults:
             return None
-        found = set_leaves(data.content, payload["data"], data.weight, EVENT)
-        if found is None:
+        after = set_leaves(data.content, payload["data"], data.weight, EVENT)
+        if after is None:
             return None
-        content, weight, steps = found
+        content, weight, steps = after
         price = schema.price_if_conforming(content, weight, EVENT - steps)
         if price is None:
             return None
         paying.work.spend(steps + price + weight)
         paying.rows.spend(weight)
-        after = StreamData(content, data.metadata, weight)
-        return tuple.__new__(EventState, (event.cid, height, after, ()))
+        return EventState(event.cid, height, StreamData(content, data.metadata, weight), ())
 
     def _start(self, event: Event, errors: list[str], budget: Budget) -> StreamData:
         content, metadata = event.data, event_metadata(event)

@@ -260,7 +260,7 @@ def _read_stream(
                 _check_event(row)
             raise
         entries = {
-            event.cid: tuple.__new__(Entry, (position, event, time, chain_id, fault))
+            event.cid: Entry(position, event, time, chain_id, fault)
             for (position, _, _, time, chain_id, fault), event in zip(rows, events, strict=True)
         }
         return _stream_of(cid, entries, summary)
