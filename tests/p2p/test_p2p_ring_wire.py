@@ -89,6 +89,27 @@ async def test_two_nodes_become_equal(autojump_clock):
     assert there.bytes_sent == here.bytes_received > 0
 
 
+class LostWhileWriting:
+    """A stream that the peer resets while a write, which is shielded, takes its time."""
+
+    async def send_all(self, data: bytes) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(2)
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        await trio.sleep(0.5)
+        raise trio.BrokenResourceError("the peer reset the stream")
+
+
+async def test_a_stream_that_is_lost_as_the_node_stops_is_only_lost(autojump_clock):
+    with trio.move_on_after(1) as node_runs:
+        with pytest.raises(trio.BrokenResourceError):  # in no group: sessions report it
+            await Node({b"key": b"value"}).run(LostWhileWriting(), Initiator, "an id")
+        await trio.lowlevel.checkpoint()
+    assert node_runs.cancelled_caught
+
+
 async def test_a_whole_set_passes_in_pages_and_batches(autojump_clock):
     one, two = Node({b"%05d" % n: bytes(1000) for n in range(1000)}), Node({})
     await reconcile(one, two)

@@ -300,7 +300,8 @@ class RingWire:
     async def open(self) -> AsyncIterator[None]:
         """Carry messages while the block runs; wait until what was sent is written."""
         self._note_progress()
-        with unwrapped(*PEER_FAILURES), self._idle:
+        # The stream may be lost as the node stops: then one task fails and the other is cancelled.
+        with unwrapped(*PEER_FAILURES, trio.Cancelled), self._idle:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
                 async with self._queue:
