@@ -19,6 +19,7 @@
 from recon_node.streams.graph import (
     EventShape,
     ForgottenError,
+    NoTipError,
     Statements,
     StreamShapeError,
     causal_order,
@@ -58,6 +59,7 @@ __all__ = [
     "Expired",
     "ForgottenError",
     "MergeProposal",
+    "NoTipError",
     "Rule",
     "Statements",
     "Stream",

@@ -57,6 +57,10 @@ class StreamShapeError(ValueError):
     """The events are not one whole stream: no init event or several, a missing prev, a cycle."""
 
 
+class NoTipError(StreamShapeError):
+    """The events are one whole stream, but no data event is valid, nor the init."""
+
+
 class ForgottenError(LookupError):
     """A summary of a stream lacks what a question needs: read the whole stream."""
 

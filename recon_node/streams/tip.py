@@ -40,7 +40,7 @@ from enum import Enum
 from itertools import compress
 from typing import Any, Final, Generic, TypeVar
 
-from recon_node.streams.graph import EventShape, Id, StreamShapeError, causal_order
+from recon_node.streams.graph import EventShape, Id, NoTipError, causal_order
 from recon_node.streams.json_values import BudgetError
 
 R = TypeVar("R", bound=Any)
@@ -107,7 +107,8 @@ def select_tip(events: Iterable[EventShape[Id]], now: int | None = None) -> Tip[
 
     Raises:
         StreamShapeError: the events are not one whole stream (no init event, a missing prev, a
-            cycle), or none of them is valid data, so there is no tip.
+            cycle).
+        NoTipError: none of them is valid data.
     """
     listed = list(events)
     if (tip := _tip_of_chain(listed, now)) is not None:
@@ -261,9 +262,7 @@ class _Stream(Generic[Id]):
     def tip(self) -> Tip[Id]:
         """The tip and how it was decided."""
         if True not in self.is_data:
-            raise StreamShapeError(
-                "no data event of the stream is valid, nor its init: it has no tip"
-            )
+            raise NoTipError("no data event of the stream is valid, nor its init: it has no tip")
         candidates, dominant = self._candidates()
         tip, decisions = candidates[0], list[Decision[Id]]()
         if len(candidates) > 1:

@@ -38,6 +38,7 @@ from recon_node.ipld import CID
 from recon_node.streams import (
     Definitions,
     ForgottenError,
+    NoTipError,
     Stream,
     StreamShapeError,
     StreamSummary,
@@ -140,18 +141,19 @@ class FeedStream:
         try:
             return self.stream.tip
         except StreamShapeError as error:
-            if all(shape.expires is None for shape in self.stream.shapes):
-                raise TablesError(
-                    f"raw_events does not hold the whole stream {self.cid.hex()}: {error}"
-                ) from error
-            return None
+            may_have_expired = any(shape.expires is not None for shape in self.stream.shapes)
+            if may_have_expired and isinstance(error, NoTipError):
+                return None
+            raise TablesError(
+                f"raw_events does not hold the whole stream {self.cid.hex()}: {error}"
+            ) from error
 
     @property
     def accepted_tip(self) -> Tip[CID] | None:
         """The tip of the accepted events; None if there are none."""
         try:
             return None if self.tip is None else self.stream.accepted_tip
-        except StreamShapeError:
+        except NoTipError:
             return None
 
     @cached_property

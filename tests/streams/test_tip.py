@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from recon_node.ipld import CID
 from recon_node.streams import (
     EventShape,
+    NoTipError,
     Rule,
     StreamShapeError,
     Tip,
@@ -237,8 +238,9 @@ INIT = EventShape("i", "init")
     ],
 )
 def test_what_is_not_one_whole_stream_is_refused(events: list, message: str) -> None:
-    with pytest.raises(StreamShapeError, match=message):
+    with pytest.raises(StreamShapeError, match=message) as refused:
         select_tip(events)
+    assert isinstance(refused.value, NoTipError) is ("is valid" in message)
 
 
 # --- long streams, capabilities that expire ---
