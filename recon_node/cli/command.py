@@ -46,7 +46,6 @@ from recon_node.base.connection import (
     UnauthorizedError,
     UnreachableError,
 )
-from recon_node.base.exception_groups import unwrapped
 from recon_node.base.files import draft_of, move_into_place
 from recon_node.base.program import cleaned_up_when_stopped
 from recon_node.base.setting_types import parse_seconds
@@ -118,8 +117,7 @@ def node_options(command: Callable[..., None]) -> Callable[..., None]:
 def command_errors(url: str) -> Iterator[None]:
     """Raise the errors of a connection to the node at a URL as those of a command."""
     try:
-        with unwrapped(ClientError):
-            yield
+        yield
     except ClientError as error:
         raise command_error(url, error) from None
 
