@@ -22,15 +22,17 @@ next, and sends what came of it back into the generator::
         result = ...                      # of Fetch, FetchById and Admit: what failed
 
 A key that a peer lists is not ours until its event is here and valid. So before a session answers,
-it has the events of new keys fetched. Those that the driver could not get, or does not take, are
-left out. A driver that wants to see keys before events fetches nothing by id, and is told the keys.
+it has the events of new keys fetched. A key whose event does not arrive is *left out*. The peer is
+to blame if it did not supply the event (*not supplied*), and is not if this node refuses it or does
+not want it (*unwanted*). A driver that wants to see keys before events fetches nothing by id, and
+is told the keys.
 
 A turn may be too long for one message. Then the peer says that its turn continues, and the answer
 is due only after the last message (`Side.answer_due`). It may be several messages as well.
 
-Whatever a side states is about keys that it holds. Keys that it gave up are *left out*: they only
-tell the session that a gap in which the peer holds just our keys and these has nothing left to
-learn. How a session over such keys ends, and what it says about them, is up to the version.
+Whatever a side states is about keys that it holds. Keys that it left out only tell the session that
+a gap in which the peer holds just our keys and these has nothing left to learn. How a session over
+such keys ends, and what it says about them, is up to the version.
 
 Why a session ends: a gap that differs is answered by a split into smaller gaps, by a list, or by a
 request for a list. So after O(log n) messages without a listed key, every difference is inside a
@@ -113,9 +115,10 @@ class Failed(NamedTuple):
     """What could not be fetched."""
 
     keys: Sequence[bytes] = ()
-    """Keys whose events did not arrive, or were not taken."""
+    """Keys whose events the store has not taken."""
     unwanted: Sequence[bytes] = ()
-    """Those of them that this side refused, or does not want: the peer may well take them."""
+    """Those of them that this side refuses or does not want: the peer may take them. The peer did
+    not supply the rest."""
     ids: Sequence[bytes] = ()
     """Ids whose events the peer did not supply."""
 
@@ -234,8 +237,8 @@ def fetch(side: Side, keys: list[bytes]) -> Generator[Fetch, Failed, None]:
     """
     for start in range(0, len(keys), FETCHED_AT_ONCE):
         failed = yield Fetch(keys[start : start + FETCHED_AT_ONCE])
-        side.leave_out(failed.unwanted)
-        side.give_up(failed.keys)
+        side.leave_out_unwanted(failed.unwanted)
+        side.leave_out_not_supplied(failed.keys)
 
 
 def turn_of(
@@ -285,7 +288,7 @@ class SessionSettings:
     """Maximum messages of one turn of ours, as far as the protocol version allows (1.2.0: 16)."""
     max_idle_rounds: int = 64
     """Maximum rounds in a row in which no key is sent or learned; then the peer is cut off."""
-    max_given_up: int = 1000
+    max_not_supplied: int = 1000
     """Maximum keys that a peer may list without delivering events for them."""
 
     def __post_init__(self) -> None:
@@ -410,10 +413,11 @@ class Side:
         """Turns that the peer has taken."""
         self.learned = False
         """Whether the peer's turn listed keys that were new to us."""
-        self.given_up: list[bytes] = []
-        """Keys that the peer listed and that we could not get, or do not take, ascending."""
-        self._not_taken = 0
-        """How many of them we do not take."""
+        self.left_out_keys: list[bytes] = []
+        """Keys of the peer whose events it did not supply, or are unwanted, ascending. Some may
+        have arrived since."""
+        self._unwanted = 0
+        """How many of them are unwanted."""
         self.left_out_by_peer = 0
         """How many keys of ours the peer left out, as far as we know."""
         self._state = _State.START if initiates else _State.LISTENING
@@ -493,8 +497,8 @@ class Side:
             RemoteProtocolError: the peer has made no progress for too many rounds.
         """
         new = self._finger.missing(keys)
-        if self.given_up:
-            new = [key for key in new if not self._has_given_up(key)]
+        if self.left_out_keys:
+            new = [key for key in new if not self._is_left_out(key)]
         if new:
             self.note_progress()
         if self._idle_rounds > self.settings.max_idle_rounds:
@@ -506,29 +510,33 @@ class Side:
         self.learned = True
         self._idle_rounds = 0
 
-    def leave_out(self, keys: Iterable[bytes]) -> None:
-        """Leave out keys whose events we refuse, or do not want: the peer may well take them.
+    def leave_out_unwanted(self, keys: Iterable[bytes]) -> None:
+        """Leave out keys whose events this side refuses or does not want: the peer may take them.
 
         In some versions (`tells_left_out`), keys that are known to be at the peer may be left out
         before the session starts: then it need not list them. It is for the driver to bound their
         number.
         """
-        new = {key for key in keys if key not in self.keys and not self._has_given_up(key)}
-        self._not_taken += len(new)
-        self.given_up = sorted([*self.given_up, *sorted(new)])  # merges two runs
+        new = {key for key in keys if key not in self.keys and not self._is_left_out(key)}
+        self._unwanted += len(new)
+        self.left_out_keys = sorted([*self.left_out_keys, *sorted(new)])  # merges two runs
 
-    def give_up(self, keys: Iterable[bytes]) -> None:
-        """Leave out keys that the peer listed, and whose events we could not get from it.
+    def leave_out_not_supplied(self, keys: Iterable[bytes]) -> None:
+        """Leave out keys that the peer listed, and whose valid events it did not supply.
+
+        Keys that are left out already, as unwanted, do not count here.
 
         Raises:
             RemoteProtocolError: the peer has listed too many of them.
         """
         for key in keys:
-            if key not in self.keys and not self._has_given_up(key):
-                insort(self.given_up, key)
-        lost = len(self.given_up) - self._not_taken
-        if lost > self.settings.max_given_up:
-            raise RemoteProtocolError(f"peer listed {lost} keys for which it delivered no event")
+            if key not in self.keys and not self._is_left_out(key):
+                insort(self.left_out_keys, key)
+        not_supplied = len(self.left_out_keys) - self._unwanted
+        if not_supplied > self.settings.max_not_supplied:
+            raise RemoteProtocolError(
+                f"peer listed {not_supplied} keys for which it delivered no event"
+            )
 
     def respond(self) -> bool:
         """Take our turn, or raise LocalProtocolError; return False if the session is done."""
@@ -591,20 +599,20 @@ class Side:
 
     @property
     def left_out(self) -> int:
-        """Number of the keys given up in the session's range that have not arrived since."""
+        """Number of the keys left out of the session's range that have not arrived since."""
         return 0 if self.key_range is None else len(self.left_out_in(self.key_range))
 
     def left_out_in(self, gap: KeyRange, *, with_lower: bool = False) -> list[bytes]:
-        """Return those that lie in a gap, by default without its lower bound."""
-        if not self.given_up:
+        """Return those of them that lie in a gap, by default without its lower bound."""
+        if not self.left_out_keys:
             return []
-        start = (bisect_left if with_lower else bisect_right)(self.given_up, gap.lower)
-        end = bisect_left(self.given_up, gap.upper, start)
-        return [key for key in self.given_up[start:end] if key not in self.keys]
+        start = (bisect_left if with_lower else bisect_right)(self.left_out_keys, gap.lower)
+        end = bisect_left(self.left_out_keys, gap.upper, start)
+        return [key for key in self.left_out_keys[start:end] if key not in self.keys]
 
-    def _has_given_up(self, key: bytes) -> bool:
-        at = bisect_left(self.given_up, key)
-        return at < len(self.given_up) and self.given_up[at] == key
+    def _is_left_out(self, key: bytes) -> bool:
+        at = bisect_left(self.left_out_keys, key)
+        return at < len(self.left_out_keys) and self.left_out_keys[at] == key
 
     def _do(self, action: _Action) -> None:
         after = _TRANSITIONS[self._state].get(action)

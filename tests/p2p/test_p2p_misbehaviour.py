@@ -195,7 +195,7 @@ async def test_a_peer_that_has_none_of_what_it_lists(tmp_path, lister):
 async def test_a_peer_that_lists_too_much_that_it_does_not_have(tmp_path, lister, sdk_events):
     lister.events = sdk_events
     lister.serve(lambda asked: [END + b"".join(asked)])
-    settings = {**QUIET, "recon": SessionSettings(max_given_up=100)}
+    settings = {**QUIET, "recon": SessionSettings(max_not_supplied=100)}
     async with node(tmp_path / "victim", **settings) as victim:
         assert "delivered no event" in await sync_with(victim, lister)
         await eventually(lambda: victim.failures(lister.host.peer_id) == MISBEHAVED)

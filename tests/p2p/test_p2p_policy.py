@@ -32,7 +32,7 @@ MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 MEMBER = SigningKey(bytes(range(32)))
 QUIET = {"sync_interval": 3600}
 JUNK = 60
-FEW = SessionSettings(max_given_up=JUNK // 3)
+FEW = SessionSettings(max_not_supplied=JUNK // 3)
 """As many events that cannot be had are the peer's fault; that is how attackers are told apart."""
 
 

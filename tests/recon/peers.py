@@ -101,7 +101,7 @@ class Peer:
 
     def _session(self, side: Side) -> TurnSession[Any]:
         if self.session is not fenced_session and self.session is not word_session:
-            side.leave_out(self._refused)
+            side.leave_out_unwanted(self._refused)
         return self.session(side)
 
     def take(self, session: TurnSession[Any], message: Any) -> list[Any]:

@@ -111,7 +111,7 @@ def test_what_is_listed_beyond_the_interest_is_not_fetched() -> None:
     asking, answering, _ = reconcile(you, they)  # a fetch asserts that its keys are in the range
     assert they.set == {b"3", b"5", b"7"}
     assert asking.side.remaining == KeyRange(b"8", EVERYTHING.upper)
-    assert answering.side.given_up == []
+    assert answering.side.left_out_keys == []
 
 
 def test_an_opening_may_list_a_part_of_the_range_only() -> None:
@@ -187,7 +187,7 @@ def test_what_is_not_delivered_by_id_is_asked_for_in_full(
 
 def test_a_peer_that_delivers_nothing_it_names_is_cut_off() -> None:
     you, they = sides(5_000, set(range(0, 5_000, 10)))
-    you.settings = replace(you.settings, max_given_up=100)
+    you.settings = replace(you.settings, max_not_supplied=100)
     they.not_supplied = frozenset(they.set)
     with pytest.raises(RemoteProtocolError, match="250 ids for which it delivered no event"):
         reconcile(you, they)

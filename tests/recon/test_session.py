@@ -159,7 +159,9 @@ def test_any_number_of_refused_events_keeps_no_others_apart(
 ) -> None:
     """In whatever ranges they lie: sessions end well, and ask for nothing a second time."""
     refused_by_you, refused_by_them = data.draw(some_of(b - a)), data.draw(some_of(a - b))
-    a_settings, b_settings = (replace(each, max_given_up=0) for each in (a_settings, b_settings))
+    a_settings, b_settings = (
+        replace(each, max_not_supplied=0) for each in (a_settings, b_settings)
+    )
     you = Peer(a, a_settings, session=version, refuses=refused_by_you, checked=True)
     they = Peer(b, b_settings, session=version, refuses=refused_by_them, checked=True)
     for initiator, responder in ((you, they), (they, you), (you, they)):

@@ -305,23 +305,23 @@ class Fetcher:
 
     async def _obtain(self, way: Way, names: list[bytes]) -> None:
         """Fetch events, or wait for the sessions that do."""
-        lost: list[bytes] = []
+        taken_over: list[bytes] = []
         while names := way.untried(names):
             try:
-                names = await self._fetch_unclaimed(way, names, lost)
+                names = await self._fetch_unclaimed(way, names, taken_over)
             except StaleStreamError:  # the kept stream is gone: another one is opened
                 continue
             await self._table.wait(names, self._peer)
-        while lost := self._table.claimed(way.untried(lost), self._peer):
-            await self._table.wait(lost, self._peer)
+        while taken_over := self._table.claimed(way.untried(taken_over), self._peer):
+            await self._table.wait(taken_over, self._peer)
 
     async def _fetch_unclaimed(
-        self, way: Way, names: list[bytes], lost: list[bytes]
+        self, way: Way, names: list[bytes], taken_over: list[bytes]
     ) -> list[bytes]:
         """Fetch what no other session has claimed; return what one has.
 
         If the peer stalls and another session takes over what it was asked for, that is added to
-        `lost`: this session does not ask for it again.
+        `taken_over`: this session does not ask for it again.
         """
         if self._table.are_claimed(names, self._peer):
             return names
@@ -353,9 +353,9 @@ class Fetcher:
                         at += size
                         await self._fetch(way, mine, frames, claim, hand_over)
             if claim.taken_over:
-                taken_over = way.untried(asked)
-                self.tally.not_supplied += len(taken_over)
-                lost += taken_over
+                rest = way.untried(asked)
+                self.tally.not_supplied += len(rest)
+                taken_over += rest
         return left + names[at:]
 
     def _mixes(self, way: Way, names: list[bytes]) -> bool:

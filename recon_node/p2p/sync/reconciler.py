@@ -172,7 +172,7 @@ class ReconRun(SessionRun[Any]):
         self._book, self._store = reconciler._book, reconciler._store
         self._is_rest = is_rest
         if reconciler.versions[self.opened.stream.protocol].tells_left_out:
-            side.leave_out(reconciler.memory.unwanted_of(self.peer_id))
+            side.leave_out_unwanted(reconciler.memory.unwanted_of(self.peer_id))
 
     def outcome(self) -> str:
         """Return what came of a session that ended well.

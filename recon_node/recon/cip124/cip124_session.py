@@ -177,7 +177,7 @@ class Session10(TurnSession[Cip124Message]):
 
     def _repeats(self, message: Cip124Message, answer: Cip124Message) -> bool:
         """Return whether both sides say the same again, because of keys left out."""
-        if self.side.learned or not (self._open or self.side.given_up):
+        if self.side.learned or not (self._open or self.side.left_out_keys):
             self._last_round = None
             return False
         last, self._last_round = self._last_round, hash((message, answer))

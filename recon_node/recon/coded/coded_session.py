@@ -42,7 +42,7 @@ the next session, because a busy node would never end this one.
 An opening of a range with a handful of keys lists their ids. So where these are all that is new, as
 when a key has just been added and is pushed, the answer is AGREED: one round trip.
 
-Every hash is of the sender's own keys. Keys that the peer listed and that we could not get are
+Every hash is of the sender's own keys. Keys of the peer whose events we did not get are
 *left out*: gaps are agreed on without them, and their number, and the digest of our keys and them
 together, accompany the closing. A closing is right if that union and ours are equal: then each side
 knows what the other holds, and they differ only in keys that one of them left out. AGREED repeats
@@ -213,8 +213,8 @@ class CodedSession(TurnSession[Message]):
                 if result is None:  # they are asked for in full
                     findings.failed = np.concatenate([NO_IDS, *findings.we_lack])
                     return findings
-                self.side.leave_out(result.unwanted)
-                self.side.give_up(result.keys)
+                self.side.leave_out_unwanted(result.unwanted)
+                self.side.leave_out_not_supplied(result.keys)
                 self._note_not_supplied(len(result.ids), len(batch))
                 failed += result.ids
         if failed:
@@ -246,7 +246,7 @@ class CodedSession(TurnSession[Message]):
             unchanged = self._keys_then == keys.total
             yield from look_up_lists(findings, keys, turn, unchanged=unchanged)
         if findings.we_lack:
-            findings.leave_out((yield from ids_of_keys(self.side.given_up)))
+            findings.leave_out((yield from ids_of_keys(self.side.left_out_keys)))
 
     def _note_not_supplied(self, number: int, of: int) -> None:
         """Take note that events whose ids the peer named could not be fetched.
@@ -257,7 +257,7 @@ class CodedSession(TurnSession[Message]):
         if number < of:
             self.side.note_progress()
         self._not_supplied += number
-        if self._not_supplied > self.side.settings.max_given_up:
+        if self._not_supplied > self.side.settings.max_not_supplied:
             raise RemoteProtocolError(
                 f"peer named {self._not_supplied} ids for which it delivered no event"
             )
@@ -617,7 +617,7 @@ class TurnFindings:
         return self.we_lack[index][among(self.we_lack[index], self.failed)]
 
     def leave_out(self, ids: Ids) -> None:
-        """Do not lack what we leave out."""
+        """Take the ids of keys that we left out away from what we lack."""
         if len(ids):
             self.we_lack = [lacking[~among(lacking, ids)] for lacking in self.we_lack]
 
