@@ -28,9 +28,9 @@ from recon_node.recon import (
     FetchById,
     KeyRange,
     KeyStore,
-    Missing,
     SessionSettings,
     Side,
+    SoughtIds,
     Version,
     find,
     turn_of,
@@ -123,7 +123,7 @@ def reconcile(
 
 def _fetch(timer: CpuTimer, store: KeyStore, other: KeyStore, action: Fetch | FetchById) -> Failed:
     """Get keys into a store. Looking them up counts, and storing them does not."""
-    keys = look_up(action.missing, other) if isinstance(action, FetchById) else action.keys
+    keys = look_up(action.sought, other) if isinstance(action, FetchById) else action.keys
     with timer.paused():
         store.load(keys)
     return Failed()
@@ -137,10 +137,10 @@ def make_sketches(protocol: Version[Any], *stores: KeyStore) -> None:
             run_steps(store.lthash(WHOLE))
 
 
-def look_up(missing: Missing, other: KeyStore) -> list[bytes]:
+def look_up(sought: SoughtIds, other: KeyStore) -> list[bytes]:
     """Return the keys of some ids, found in the store of the side that has them, as a node does."""
-    ids = np.frombuffer(b"".join(missing.ids), "<u8")
-    return [key for _, key in run_steps(find(other, missing.key_range, ids))]
+    ids = np.frombuffer(b"".join(sought.ids), "<u8")
+    return [key for _, key in run_steps(find(other, sought.key_range, ids))]
 
 
 def ceramic_one_wire(pair: Pair) -> Cost:

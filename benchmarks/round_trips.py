@@ -141,7 +141,7 @@ class _Events:
 
     async def perform(self, action: Fetch | FetchById | Admit) -> Failed:
         if isinstance(action, FetchById):
-            self.store.load(look_up(action.missing, self.other))
+            self.store.load(look_up(action.sought, self.other))
         elif isinstance(action, Fetch):
             self.store.load(action.keys)
         return Failed()

@@ -31,8 +31,8 @@ from recon_node.recon import (
     FetchById,
     KeyRange,
     KeyStore,
-    Missing,
     Side,
+    SoughtIds,
     id_of,
 )
 from recon_node.recon.session import Admit
@@ -114,7 +114,7 @@ async def offer(address: str, events: Mapping[EventId, bytes]) -> None:
             with cut_off():
                 await serve_events_by_id(frames, read, search, _SETTINGS)
 
-        async def search(wanted: Missing) -> list[EventId]:
+        async def search(wanted: SoughtIds) -> list[EventId]:
             return [names[bytes(id_)] for id_ in wanted.ids if bytes(id_) in names]
 
         names = {id_of(key): key for key in events}

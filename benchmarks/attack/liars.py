@@ -36,8 +36,8 @@ from recon_node.recon import (
     Fetch,
     FetchById,
     KeyStore,
-    Missing,
     Side,
+    SoughtIds,
     id_of,
 )
 from recon_node.recon.coded.messages import CLOSING_SIZE, END, KEYS, Gaps, Message
@@ -85,7 +85,7 @@ async def _liar(address: str, events: dict[EventId, bytes]) -> None:
     async def read(wanted: Sequence[EventId]) -> list[bytes | None]:
         return _lie(kind, [events.get(key) for key in wanted])
 
-    async def search(wanted: Missing) -> list[EventId]:
+    async def search(wanted: SoughtIds) -> list[EventId]:
         return [names[bytes(id_)] for id_ in wanted.ids if bytes(id_) in names]
 
     async def serve(stream: PeerStream) -> None:

@@ -91,11 +91,11 @@ class Fetch:
     keys: list[bytes]
 
 
-class Missing(NamedTuple):
-    """Keys of the peer's that we lack, by their ids (sums.py)."""
+class SoughtIds(NamedTuple):
+    """Ids (sums.py) of the other side's keys whose events are to be fetched."""
 
     key_range: KeyRange
-    """Where they lie."""
+    """Where the keys lie."""
     ids: list[bytes]
     in_order: bool = True
     """Whether the ids are in the order of the keys; symbols have none."""
@@ -108,7 +108,7 @@ class FetchById:
     The driver passes in what failed; or None if it has to see keys before events.
     """
 
-    missing: Missing
+    sought: SoughtIds
 
 
 class Failed(NamedTuple):
@@ -496,7 +496,7 @@ class Side:
         Raises:
             RemoteProtocolError: the peer has made no progress for too many rounds.
         """
-        new = self._finger.missing(keys)
+        new = self._finger.not_held(keys)
         if self.left_out_keys:
             new = [key for key in new if not self._is_left_out(key)]
         if new:

@@ -26,7 +26,7 @@ from recon_node.p2p.sync.event_stream import (
 )
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit, Searches
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.recon import KeyRange, KeyStore, Missing, id_of
+from recon_node.recon import KeyRange, KeyStore, SoughtIds, id_of
 
 MAX_FRAME = 1 << 20
 WHOLE = KeyRange(*network_range(NETWORK))
@@ -80,17 +80,17 @@ async def test_what_the_peer_holds_comes_and_the_rest_is_named_missing(
         part = KeyRange(*sorted(data.draw(st.lists(bounds, unique=True, min_size=2, max_size=2))))
         there, asked = (
             [key for key in there if part.covers(key)],
-            Missing(part, [*map(id_of, wanted)]),
+            SoughtIds(part, [*map(id_of, wanted)]),
         )
         search = partial(Searches(KeyStore(held), KeyRateLimit(1e9, 1e9)).find, "192.0.2.1")
         serve = partial(serve_events_by_id, theirs, read_cars, search, LOOPBACK)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)
-        missing = await fetch_events(ours, asked, deliver, PATIENCE, per_request)
+        not_supplied = await fetch_events(ours, asked, deliver, PATIENCE, per_request)
         await ours._stream.send_eof()
     assert received == {key: held[key] for key in there}
     left = set(wanted).difference(there)
-    assert set(missing) == (set(map(id_of, left)) if by_id else left)
+    assert set(not_supplied) == (set(map(id_of, left)) if by_id else left)
 
 
 async def test_two_eventids_of_one_event_are_two_events(sdk_events):

@@ -44,7 +44,7 @@ from recon_node.p2p.sync.event_stream import (
 from recon_node.p2p.sync.key_rate_limit import KEYS_AN_EVENT, KeyRateLimit, Searches
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
-from recon_node.recon import KeyRange, KeyStore, Missing, id_of
+from recon_node.recon import KeyRange, KeyStore, SoughtIds, id_of
 
 WHOLE = KeyRange(*network_range(NETWORK))
 MAX_FRAME = 1 << 20
@@ -85,15 +85,15 @@ async def open_events(peer: Host, victim: Node) -> FrameStream:
     return FrameStream(stream, MAX_FRAME)
 
 
-async def ask(frames: FrameStream, wanted: Missing, per_request: int = 500):
+async def ask(frames: FrameStream, wanted: SoughtIds, per_request: int = 500):
     """Fetch; return the events that came and the ids that the peer does not hold."""
     received: dict[EventId, bytes] = {}
 
     async def deliver(events) -> None:
         received.update(events)
 
-    missing = await fetch_events(frames, wanted, deliver, PATIENCE, per_request)
-    return received, missing
+    not_supplied = await fetch_events(frames, wanted, deliver, PATIENCE, per_request)
+    return received, not_supplied
 
 
 async def test_the_largest_request_again_and_again(tmp_path, sdk_cars, sdk_events):
@@ -178,7 +178,7 @@ def bad_answers(asked: Held, other: Held) -> list[tuple[list[bytes], str]]:
     ]
 
 
-async def fetch_from(answers: list[bytes], wanted: Missing) -> None:
+async def fetch_from(answers: list[bytes], wanted: SoughtIds) -> None:
     """Fetch from a peer that sends these frames, whatever it is asked."""
     ours, theirs = (FrameStream(each, MAX_FRAME) for each in memory_stream_pair())
     await theirs.send(answers, PATIENCE)
@@ -190,12 +190,12 @@ async def test_bad_answers_end_the_fetch(sdk_events):
     asked, other = sdk_events[:2]
     for sent, complaint in bad_answers(asked, other):
         with pytest.raises(PeerProtocolError, match=complaint):
-            await fetch_from(sent, Missing(WHOLE, [id_of(asked[0])]))
+            await fetch_from(sent, SoughtIds(WHOLE, [id_of(asked[0])]))
 
 
 async def test_events_outside_the_range_are_not_taken(sdk_events):
     (key, car), (above, _) = sorted(sdk_events[:30])[5:7]
-    wanted = Missing(KeyRange(above, WHOLE.upper), [id_of(key)])
+    wanted = SoughtIds(KeyRange(above, WHOLE.upper), [id_of(key)])
     with pytest.raises(PeerProtocolError, match="was not asked for"):
         await fetch_from([event_frame((key, car))], wanted)
 
@@ -219,7 +219,7 @@ async def test_searches_for_nothing_are_paced_by_address(autojump_clock):
     async def search_for_ever(address: str) -> None:
         with trio.move_on_after(seconds):
             while True:
-                await searches.find(address, Missing(EVERYTHING, [NO_ID]))
+                await searches.find(address, SoughtIds(EVERYTHING, [NO_ID]))
                 number[address] += 1
 
     async with trio.open_nursery() as nursery:
@@ -238,10 +238,10 @@ async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clo
     searches = Searches(keys, KeyRateLimit(rate=1, burst=len(keys)))
     started = trio.current_time()
     for key, _ in sdk_events[:100]:
-        assert await searches.find("192.0.2.1", Missing(WHOLE, [id_of(key)])) == [key]
+        assert await searches.find("192.0.2.1", SoughtIds(WHOLE, [id_of(key)])) == [key]
     assert trio.current_time() == started
-    await searches.find("192.0.2.1", Missing(WHOLE, [NO_ID]))
-    await searches.find("192.0.2.1", Missing(WHOLE, [NO_ID]))
+    await searches.find("192.0.2.1", SoughtIds(WHOLE, [NO_ID]))
+    await searches.find("192.0.2.1", SoughtIds(WHOLE, [NO_ID]))
     assert trio.current_time() > started
 
 
@@ -258,9 +258,9 @@ async def test_a_stream_that_asks_too_much_waits_and_is_answered(sdk_events, aut
         search = partial(searches.find, "192.0.2.1")
         nursery.start_soon(serve_events_by_id, theirs, read_cars, search, LOOPBACK)
         ids = [id_of(b"%d" % number) for number in range(10)]
-        _, missing = await ask(ours, Missing(WHOLE, ids), per_request=1)
+        _, not_supplied = await ask(ours, SoughtIds(WHOLE, ids), per_request=1)
         await ours._stream.send_eof()
-    assert missing == ids
+    assert not_supplied == ids
     assert 8 <= trio.current_time() - started <= 10
 
 

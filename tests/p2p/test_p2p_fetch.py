@@ -31,7 +31,7 @@ from recon_node.p2p.sync.fetch import (
 )
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.guarded_connection import unlimited
-from recon_node.recon import RECON_1_2, FetchById, KeyRange, Missing, id_of
+from recon_node.recon import RECON_1_2, FetchById, KeyRange, SoughtIds, id_of
 from recon_node.store import open_store
 
 
@@ -90,9 +90,9 @@ async def test_who_delivers_a_key_by_its_id_has_told_it_before_others_hear_of_it
 
     monkeypatch.setattr(store, "admit_remote", admit_remote)
     ids = [id_of(key) for key, _ in sdk_events]
-    missing = Missing(KeyRange(*network_range(NETWORK)), ids, in_order=False)
+    sought = SoughtIds(KeyRange(*network_range(NETWORK)), ids, in_order=False)
     source = Source(sdk_events)
-    await fetcher(store, source, table).perform(FetchById(missing))
+    await fetcher(store, source, table).perform(FetchById(sought))
     assert told == {key: ("peer",) for key, _ in sdk_events}
 
 

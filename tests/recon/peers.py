@@ -19,7 +19,7 @@ from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, NOTHING_LISTED, Body, Gaps, Say, fingerprint
 from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.recon.keys.sums import LtHash, ids_of
-from recon_node.recon.session import Failed, Fetch, FetchById, Missing, TurnSession, turn_of
+from recon_node.recon.session import Failed, Fetch, FetchById, SoughtIds, TurnSession, turn_of
 
 LOWEST, HIGHEST = b"", b"\xff" * 40
 EVERYTHING = KeyRange(LOWEST, HIGHEST)
@@ -130,13 +130,13 @@ class Peer:
             refused = self._obtain(action.keys)
             return Failed([*refused, *lost], refused)
         if isinstance(session, FetchesById) and self.other:
-            return self._fetch_by_id(action.missing, self.other)
+            return self._fetch_by_id(action.sought, self.other)
         return None
 
-    def _fetch_by_id(self, missing: Missing, other: Peer) -> Failed:
+    def _fetch_by_id(self, sought: SoughtIds, other: Peer) -> Failed:
         held = other.keys_by_id()
         not_supplied, lost, come = [], [], []
-        for each in missing.ids:
+        for each in sought.ids:
             key = held.get(each)
             if key is None or key in other.not_supplied:
                 not_supplied.append(each)
@@ -145,7 +145,7 @@ class Peer:
             else:
                 come.append(key)
             if key is not None:
-                assert missing.key_range.covers(key)
+                assert sought.key_range.covers(key)
         refused = self._obtain(come)
         return Failed([*refused, *lost], refused, not_supplied)
 

@@ -33,7 +33,7 @@ def test_fingers_see_what_the_store_holds(
         assert Sha256a.from_lanes(lanes) == Sha256a.of(*below)
         assert finger.up_to(bound) >> COUNT_SHIFT == len(below) + (bound in keys)
         assert finger.position_of(len(below)) == lanes
-        assert finger.missing(bounds) == [each for each in bounds if each not in keys]
+        assert finger.not_held(bounds) == [each for each in bounds if each not in keys]
         ordered = sorted(keys)
         assert finger.keys_at(index, index + 9 if index + 9 < len(keys) else index) == (
             ordered[index : index + 9] if index + 9 < len(keys) else []

@@ -28,7 +28,7 @@ def test_a_peer_can_only_break_its_own_side(protocol: Version, data: st.DataObje
 
     def fetch(action: Fetch | FetchById) -> Failed | None:
         if isinstance(action, FetchById):
-            return Failed(ids=action.missing.ids[::2]) if by_id else None
+            return Failed(ids=action.sought.ids[::2]) if by_id else None
         for key in action.keys[1::2]:
             session.side.keys.add(key)
         return Failed(action.keys[::2])

@@ -350,7 +350,7 @@ QUESTIONS: list[Callable[[KeyStore, bytes, int], object]] = [
     lambda store, key, _: list(store.keys(KeyRange(b"", key))),
     lambda store, _, rank: store.nth(KeyRange(b"", b"\xff" * 4), rank),
     lambda store, key, _: Finger(store).around(key),
-    lambda store, key, _: Finger(store).missing([key]),
+    lambda store, key, _: Finger(store).not_held([key]),
     lambda store, _, rank: Finger(store).keys_at(rank, min(rank + 3, len(store))),
     lambda store, key, _: (store.add(key), list(store)),
     lambda store, key, _: (store.discard(key), list(store)),

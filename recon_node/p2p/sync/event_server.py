@@ -29,7 +29,7 @@ from recon_node.p2p.sync.event_stream import (
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit, Searches
 from recon_node.p2p.sync.sessions import GAVE_WAY, PeerSlots
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
-from recon_node.recon import Missing, id_of
+from recon_node.recon import SoughtIds, id_of
 from recon_node.store import StoreError
 
 logger = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ _MEMORY_A_BYTE: Final = 2
 """Bytes of memory that each byte of a CAR takes while it is served: the CAR and its frame."""
 
 ReadCars = Callable[[Sequence[EventId]], Awaitable[list[bytes | None]]]
-Search = Callable[[Missing], Awaitable[list[EventId]]]
+Search = Callable[[SoughtIds], Awaitable[list[EventId]]]
 
 
 class EventServer:
@@ -178,8 +178,8 @@ async def _serve(
     patience, until_begun = settings.turn_timeout, 0.0
     while (request := await frames.receive(settings.idle_timeout, until_begun)) is not None:
         until_begun = settings.turn_timeout
-        missing = await answer(request)
-        await frames.send([END + b"".join(missing)], patience)
+        not_held = await answer(request)
+        await frames.send([END + b"".join(not_held)], patience)
         if linger < patience and not await frames.wait_for_frame(linger):
             return
 
@@ -206,7 +206,7 @@ async def _send_cars(
     portion: _Portion,
 ) -> list[EventId]:
     """Send a frame for each event that is held, a head and the CAR; return those not held."""
-    missing: list[EventId] = []
+    not_held: list[EventId] = []
     at = 0
     while part := wanted[at : at + portion.count]:
         cars = await read_cars(part)
@@ -214,11 +214,11 @@ async def _send_cars(
         frames.account.hold("events", _MEMORY_A_BYTE * size)
         pairs = list(zip(part, cars, strict=True))
         answers = [head_of(event_id) + car for event_id, car in pairs if car is not None]
-        missing += [event_id for event_id, car in pairs if car is None]
+        not_held += [event_id for event_id, car in pairs if car is None]
         at += len(part)
         portion.note(len(part), size)
         del cars, pairs
         await frames.send(answers, patience)
         del answers
     frames.account.hold("events", 0)
-    return missing
+    return not_held

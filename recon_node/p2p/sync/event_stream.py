@@ -39,7 +39,7 @@ from recon_node.p2p.errors import PeerGoneError, PeerProtocolError, StaleStreamE
 from recon_node.p2p.settings import MAX_REQUEST
 from recon_node.p2p.transport.framing import FrameStream, KeptStreams, OpenStream
 from recon_node.p2p.transport.host import Host
-from recon_node.recon import ID_SIZE, KeyRange, Missing, id_of
+from recon_node.recon import ID_SIZE, KeyRange, SoughtIds, id_of
 
 EVENTS_PROTOCOL: Final = "/ceramic/events/1.0.0"
 EVENTS_BY_ID_PROTOCOL: Final = "/ceramic/events/1.1.0"
@@ -89,8 +89,8 @@ class AwaitedKeys:
 
     def end(self, content: bytes) -> list[bytes]:
         """Return what the end of the answer names, which is what has not come."""
-        missing = chain.from_iterable(self._awaited.values())
-        return _checked_end([*_scan_all(content, "the end of an answer")], [*missing])
+        not_come = chain.from_iterable(self._awaited.values())
+        return _checked_end([*_scan_all(content, "the end of an answer")], [*not_come])
 
 
 class AwaitedIds:
@@ -119,10 +119,10 @@ class AwaitedIds:
         return _checked_end(named, [*self._awaited.difference(self._taken.values())])
 
 
-def _checked_end(named: list[bytes], missing: list[bytes]) -> list[bytes]:
-    if sorted(named) != sorted(missing):
+def _checked_end(named: list[bytes], not_come: list[bytes]) -> list[bytes]:
+    if sorted(named) != sorted(not_come):
         raise PeerProtocolError(
-            f"the end of an answer names {len(named)} missing events, but {len(missing)} did not "
+            f"the end of an answer names {len(named)} missing events, but {len(not_come)} did not "
             "arrive"
         )
     return named
@@ -180,7 +180,7 @@ def _sized(part: bytes) -> bytes:
     return encode_varint(len(part)) + part
 
 
-def parse_id_request(request: bytes) -> Missing:
+def parse_id_request(request: bytes) -> SoughtIds:
     """Return the ids of a request, and where their EventIds lie.
 
     Raises:
@@ -195,7 +195,7 @@ def parse_id_request(request: bytes) -> Missing:
             f"{MAX_REQUEST} ids of {ID_SIZE} bytes, and bounds that ascend"
         )
     ids = [request[start : start + ID_SIZE] for start in range(at, len(request), ID_SIZE)]
-    return Missing(KeyRange(lower, upper), ids)
+    return SoughtIds(KeyRange(lower, upper), ids)
 
 
 def parse_event(frame: bytes) -> tuple[EventId, bytes]:
@@ -227,12 +227,12 @@ def _read_sized(data: bytes, at: int) -> tuple[bytes, int]:
 
 async def fetch_events(
     frames: FrameStream,
-    wanted: Sequence[EventId] | Missing,
+    wanted: Sequence[EventId] | SoughtIds,
     hand_over: HandOver,
     patience: float,
     per_request: int = MAX_REQUEST,
 ) -> list[bytes]:
-    """Fetch events; return the EventIds, or the ids, of those that the peer does not hold.
+    """Fetch events; return the EventIds, or the ids, of those that the peer did not supply.
 
     Args:
         frames: an event stream that we have opened, of the version for what is wanted.
@@ -245,7 +245,7 @@ async def fetch_events(
     Raises:
         PeerProtocolError: an answer is not what was asked for.
     """
-    missing: list[bytes] = []
+    not_supplied: list[bytes] = []
     batches = _Batches(frames, hand_over)
     arrived: deque[bytes] = deque()
     awaited = _requests(wanted, per_request)
@@ -254,20 +254,20 @@ async def fetch_events(
             # One request ahead, so that the line is never idle between two.
             ahead = awaited[index + 1 if index else 0 : index + 2]
             await frames.send([item.request for item in ahead], patience)
-            missing += await _receive_answer(frames, arrived, request, batches, patience)
+            not_supplied += await _receive_answer(frames, arrived, request, batches, patience)
         if arrived:
             raise PeerProtocolError("the peer sent more after the end of its last answer")
     except Exception:
         await batches.finish()
         raise
     await batches.finish()
-    return missing
+    return not_supplied
 
 
 def _requests(
-    wanted: Sequence[EventId] | Missing, per_request: int
+    wanted: Sequence[EventId] | SoughtIds, per_request: int
 ) -> Sequence[AwaitedKeys | AwaitedIds]:
-    if isinstance(wanted, Missing):
+    if isinstance(wanted, SoughtIds):
         starts, ids = range(0, len(wanted.ids), per_request), wanted.ids
         return [AwaitedIds(wanted.key_range, ids[at : at + per_request]) for at in starts]
     starts = range(0, len(wanted), per_request)

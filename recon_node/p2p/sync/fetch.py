@@ -55,7 +55,7 @@ from recon_node.recon import (
     Failed,
     Fetch,
     FetchById,
-    Missing,
+    SoughtIds,
     covers,
     find,
     id_of,
@@ -232,7 +232,7 @@ class Fetcher:
         elif self._store.wants_keys_first:
             return None
         else:
-            failed, not_supplied = await self._obtain_by_id(action.missing)
+            failed, not_supplied = await self._obtain_by_id(action.sought)
         unwanted = [key for key in failed if is_refused_or_declined(self._store, key)]
         self._note_unwanted(unwanted)
         return Failed(failed, unwanted, not_supplied)
@@ -245,15 +245,15 @@ class Fetcher:
         filled = self._store.filling.ranges
         if isinstance(action, Fetch):
             self._hurried += sum(covers(filled, key) for key in action.keys) if filled else 0
-        elif intersect_ranges([action.missing.key_range], filled):
-            self._hurried += len(action.missing.ids)
+        elif intersect_ranges([action.sought.key_range], filled):
+            self._hurried += len(action.sought.ids)
         if self._hurried <= PUSHED:
             return
         await self._store.filling.wait(SNAPSHOTS_TURN)
         if isinstance(action, FetchById):
-            missing = action.missing
-            ids = np.frombuffer(b"".join(missing.ids), "<u8")
-            here = await in_steps(find(self._store.keys, missing.key_range, ids))
+            sought = action.sought
+            ids = np.frombuffer(b"".join(sought.ids), "<u8")
+            here = await in_steps(find(self._store.keys, sought.key_range, ids))
             self._table.fetched.update({id_of(key): EventId(key) for _, key in here})
 
     async def obtain(self, keys: list[EventId]) -> list[EventId]:
@@ -264,18 +264,18 @@ class Fetcher:
         await self._obtain(ByKey(self._store), [*keys])
         return self._not_held(keys)
 
-    async def _obtain_by_id(self, missing: Missing) -> tuple[list[EventId], list[bytes]]:
+    async def _obtain_by_id(self, sought: SoughtIds) -> tuple[list[EventId], list[bytes]]:
         """Get the events of these ids into the store.
 
         Returns the EventIds of those that the store did not take, and the ids of those that did not
         come.
         """
-        self._note_asked(len(missing.ids))
-        way = ById(self._store, self._table, missing)
-        await self._obtain(way, missing.ids)
-        event_ids = [way.fetched.get(id_) or way.find(id_) for id_ in missing.ids]
+        self._note_asked(len(sought.ids))
+        way = ById(self._store, self._table, sought)
+        await self._obtain(way, sought.ids)
+        event_ids = [way.fetched.get(id_) or way.find(id_) for id_ in sought.ids]
         refused = self._not_held([event_id for event_id in event_ids if event_id is not None])
-        pairs = zip(missing.ids, event_ids, strict=True)
+        pairs = zip(sought.ids, event_ids, strict=True)
         return refused, [id_ for id_, event_id in pairs if event_id is None]
 
     def _not_held(self, event_ids: Iterable[EventId]) -> list[EventId]:
@@ -377,13 +377,13 @@ class Fetcher:
         try:
             with claim.peers_turn():
                 wanted = way.request(names)
-                missing = await fetch_events(frames, wanted, hand_on, patience, per_request)
+                not_supplied = await fetch_events(frames, wanted, hand_on, patience, per_request)
         finally:
             self.tally.event_bytes_received += frames.bytes_received - before
             self._counters.event_bytes_received += frames.bytes_received - before
-        claim.release(missing)
-        self.tally.not_supplied += len(missing)
-        self._counters.events_missing += len(missing)
+        claim.release(not_supplied)
+        self.tally.not_supplied += len(not_supplied)
+        self._counters.events_missing += len(not_supplied)
 
     async def _admit(self, events: FetchedEvents) -> None:
         verdicts = await self._store.admit_remote(events)
@@ -448,11 +448,11 @@ class ById:
 
     protocol: Final = EVENTS_BY_ID_PROTOCOL
 
-    def __init__(self, store: Store, table: FetchTable, missing: Missing) -> None:
+    def __init__(self, store: Store, table: FetchTable, sought: SoughtIds) -> None:
         self._store = store
         self._table = table
-        self._range = missing.key_range
-        self.in_order = missing.in_order
+        self._range = sought.key_range
+        self.in_order = sought.in_order
         """Whether events come in the order of their EventIds."""
         self.fetched: dict[bytes, EventId] = {}
         """The EventIds that have come, by their ids."""
@@ -477,9 +477,9 @@ class ById:
         self._table.fetched.update(new)
         return new
 
-    def request(self, ids: list[bytes]) -> Missing:
+    def request(self, ids: list[bytes]) -> SoughtIds:
         """Return what to ask for to get the events of some ids."""
-        return Missing(self._range, ids)
+        return SoughtIds(self._range, ids)
 
 
 Way: TypeAlias = ByKey | ById

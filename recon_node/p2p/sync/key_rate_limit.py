@@ -23,7 +23,7 @@ import trio
 from recon_node.ceramic import EventId
 from recon_node.fairness.pacing import TokenBucket, TokenBuckets
 from recon_node.fairness.slots import address_block_of
-from recon_node.recon import KeyView, Missing, find
+from recon_node.recon import KeyView, SoughtIds, find
 from recon_node.recon.session import Steps, T
 
 KEYS_A_SECOND: Final = 8_000_000
@@ -75,7 +75,7 @@ class Searches:
         self._rate_limit = rate_limit
         self._turn = trio.Lock()
 
-    async def find(self, address: str, wanted: Missing) -> list[EventId]:
+    async def find(self, address: str, wanted: SoughtIds) -> list[EventId]:
         """Return the EventIds of a range that have one of some ids, as soon as it is our turn.
 
         `address` is the IP address of the peer that asks.
@@ -86,7 +86,7 @@ class Searches:
                 if self._rate_limit.allows(address):  # others may have had their turn first
                     return await self._find(address, wanted)
 
-    async def _find(self, address: str, wanted: Missing) -> list[EventId]:
+    async def _find(self, address: str, wanted: SoughtIds) -> list[EventId]:
         looked_at = self._keys.count(wanted.key_range)
         self._rate_limit.spend(address, looked_at)
         ids = np.frombuffer(b"".join(wanted.ids), "<u8")

@@ -117,10 +117,10 @@ from recon_node.recon.session import (
     Actions,
     Failed,
     FetchById,
-    Missing,
     RemoteProtocolError,
     Send,
     Side,
+    SoughtIds,
     Steps,
     TurnSession,
     fetch,
@@ -202,14 +202,14 @@ class CodedSession(TurnSession[Message]):
     def _fetch_by_id(self) -> Generator[FetchById | None, Failed | None, TurnFindings]:
         """Have what the peer's turn names by id fetched; return what it names."""
         findings = TurnFindings()
-        yield from self._find_missing(findings)
+        yield from self._find_lacking(findings)
         failed: list[bytes] = []
         in_order = findings.difference is None
         for ids in findings.we_lack:
             size = FETCHED_AT_ONCE if in_order else max(1, len(ids))  # symbols are few
             for start in range(0, len(ids), size):
                 batch = ids[start : start + size]
-                result = yield FetchById(Missing(findings.where, _as_names(batch), in_order))
+                result = yield FetchById(SoughtIds(findings.where, _as_names(batch), in_order))
                 if result is None:  # they are asked for in full
                     findings.failed = np.concatenate([NO_IDS, *findings.we_lack])
                     return findings
@@ -221,7 +221,7 @@ class CodedSession(TurnSession[Message]):
             findings.failed = np.frombuffer(b"".join(failed), "<u8").astype(np.uint64)
         return findings
 
-    def _find_missing(self, findings: TurnFindings) -> Steps[None]:
+    def _find_lacking(self, findings: TurnFindings) -> Steps[None]:
         """Find out what the peer holds and we lack."""
         key_range, keys = self.side.key_range, self.side.keys
         if key_range is None:

@@ -122,9 +122,9 @@ class Finger:
             return left, left + self._lanes_at(index)
         return left, left
 
-    def missing(self, keys: Iterable[bytes]) -> list[bytes]:
+    def not_held(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return those of some keys that the store does not hold. Cheap if they ascend."""
-        missing: list[bytes] = []
+        not_held: list[bytes] = []
         total, start, end, leaf = self._total, self._start, self._end, self._leaf
         for key in keys:
             if total is not self._store.total or key < start or (end is not None and key >= end):
@@ -132,8 +132,8 @@ class Finger:
                 total, start, end, leaf = self._total, self._start, self._end, self._leaf
             index = bisect_left(leaf, key)
             if index == len(leaf) or leaf[index] != key:
-                missing.append(key)
-        return missing
+                not_held.append(key)
+        return not_held
 
     def keys_at(self, start: int, end: int) -> list[bytes]:
         """Return the keys of the ranks from `start` to before `end`, in order."""
