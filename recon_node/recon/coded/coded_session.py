@@ -353,7 +353,7 @@ class CodedSession(TurnSession[Message]):
 
         Takes note of whether the peer prefers ranges.
         """
-        if last.closes_only and self._may_estimate(key_range, last.count):
+        if last.asks_by_digest_only and self._may_estimate(key_range, last.count):
             sketch = yield from self.side.keys.sketch(key_range)
             if sketch is not None:
                 self._dense = False
@@ -384,7 +384,7 @@ class CodedSession(TurnSession[Message]):
             reply.answer_hints(parts)
         elif last.symbols is not None:
             reply.narrow_down(END)
-        elif last.closes_only:
+        elif last.asks_by_digest_only:
             yield from self._answer_closing(reply, last.count)
         else:
             yield from self._answer_gaps(reply, turn, findings)

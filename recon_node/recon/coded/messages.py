@@ -205,8 +205,12 @@ class Message:
         )
 
     @property
-    def closes_only(self) -> bool:
-        """Whether it has a digest, and does not open with a list of keys beside it."""
+    def asks_by_digest_only(self) -> bool:
+        """Whether only its digest is left to answer: it has one, and does not open with a list.
+
+        What a closing has beside it are keys that the receiver lacks. It has fetched them before it
+        compares the digest; if that is wrong then, the answer is about the whole range.
+        """
         opens_with_list = self.key_range is not None and bool(self.gaps.uppers)
         return self.closing is not None and not opens_with_list
 
