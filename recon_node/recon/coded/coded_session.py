@@ -36,8 +36,8 @@ LACKING                      agreed
 Neighbouring gaps that are agreed on are merged, and cost nothing at the end of a message. A side
 that has nothing left to ask *closes* with the digest of the whole range, including all that it has
 just told. A closing can be wrong because a key arrived meanwhile, on either side. The sides then
-reconcile the whole range again, `_MAX_CLOSINGS` times at most. What is new after that is left for
-the next session, because a busy node would never end this one.
+reconcile the whole range again. A side does so for `_MAX_WRONG` openings and closings of its peer.
+What is new after that is left for the next session, because a busy node would never end this one.
 
 An opening of a range with a handful of keys lists their ids. So where these are all that is new, as
 when a key has just been added and is pushed, the answer is AGREED: one round trip.
@@ -50,9 +50,10 @@ how many its sender left out. So refused keys take no extra turn.
 
 What a hostile author can make: two keys with the same id, which do not decode, and which between
 ranges look like one; and sets with equal sums of hashes, whose fingerprints are equal, so that
-ranges do not find their difference. Nobody can make an LtHash equal, so the closing is wrong. The
-fourth that is wrong is answered with fingerprints that are *salted*: of hashes that nobody could
-know when the keys were made. They take a walk over the keys, and what differs is listed in full.
+ranges do not find their difference. Nobody can make an LtHash equal, so the closing is wrong. After
+`_MAX_UNSALTED` openings and closings of both sides together, a wrong one is answered with
+fingerprints that are *salted*: of hashes that nobody could know when the keys were made. They take
+a walk over the keys, and what differs is listed in full.
 """
 
 from __future__ import annotations
@@ -126,10 +127,11 @@ from recon_node.recon.session import (
     fetch,
 )
 
-_MAX_CLOSINGS: Final = 4
-"""Wrong closings of the peer that are reconciled, not counting the opening."""
-_MAX_TRIES: Final = 3
-"""Openings and closings, of both sides together, up to which a wrong one gets an estimate."""
+_MAX_WRONG: Final = 5
+"""Wrong openings and closings of the peer that are reconciled; the next one is agreed to."""
+_MAX_UNSALTED: Final = 3
+"""Openings and closings of both sides, the wrong one included, up to which a wrong one may get an
+estimate; a later one gets salted fingerprints."""
 _MAX_SKETCHED: Final = 1 << 17
 """Maximum keys of a range that is sketched for a peer's sake, if it is not an interest of ours."""
 _HASHED_A_STEP: Final = 1000
@@ -154,11 +156,11 @@ class CodedSession(TurnSession[Message]):
     def __init__(self, side: Side) -> None:
         self.side = side
         self._turn = PeerTurn(side)
-        self._closings = 0
-        """The peer's closings that were wrong."""
-        self._tries = 0
+        self._wrong = 0
+        """The peer's openings and closings that were wrong."""
+        self._digests = 0
         """Openings and closings of both sides."""
-        self._has_closed = False
+        self._digest_sent = False
         """Whether our last turn had one of them."""
         self._symbols_sent = 0
         """Symbols in our last turn."""
@@ -185,14 +187,14 @@ class CodedSession(TurnSession[Message]):
     def receive(self, message: Message) -> Actions[Message]:
         """Take the peer's message; once its turn is over, fetch what it names by id, and answer."""
         self.side.receive(goes_on=message.goes_on, max_turn=MAX_TURN)
-        due = Due(self._has_closed, bool(self._symbols_sent), self._tries > _MAX_TRIES)
+        due = Due(self._digest_sent, bool(self._symbols_sent), self._digests > _MAX_UNSALTED)
         keys = self._turn.add(message, due)
         new_keys = self.side.learn(keys[:FETCHED_AT_ONCE])
         for start in range(FETCHED_AT_ONCE, len(keys), FETCHED_AT_ONCE):
             yield None
             new_keys += self.side.learn(keys[start : start + FETCHED_AT_ONCE])
         del keys
-        self._tries += message.closing is not None
+        self._digests += message.closing is not None
         del message  # what was answered takes no memory
         yield from fetch(self.side, new_keys)
         del new_keys
@@ -294,8 +296,8 @@ class CodedSession(TurnSession[Message]):
         left_out = yield from self._union(key_range, (yield from self._hash(key_range)))
         theirs = last.closing if last.left_out is None else last.left_out.digest
         if left_out.digest != theirs:
-            self._closings += 1
-            if self._closings <= _MAX_CLOSINGS + 1:
+            self._wrong += 1
+            if self._wrong <= _MAX_WRONG:
                 return None
         self.side.finish()
         return Message(verdict=MessageFlag.AGREED, left_out=left_out if left_out.number else None)
@@ -336,7 +338,7 @@ class CodedSession(TurnSession[Message]):
             key_range,
             self._list_up_to,
             dense=self._dense,
-            in_full=self._tries > _MAX_TRIES,
+            in_full=self._digests > _MAX_UNSALTED,
             salt=None if self._salted is None else self._salted.salt,
         )
         self._list_up_to = 0
@@ -390,10 +392,10 @@ class CodedSession(TurnSession[Message]):
             yield from self._answer_gaps(reply, turn, findings)
 
     def _settle_salt(self, key_range: KeyRange, turn: Sequence[Message]) -> Iterator[None]:
-        """Take the peer's salt, or choose one if too many closings were wrong."""
+        """Take the peer's salt, or choose one after `_MAX_UNSALTED` digests."""
         closing = turn[-1].closing
         salt = next((message.salt for message in turn if message.salt is not None), None)
-        if closing is not None and self._tries > _MAX_TRIES:
+        if closing is not None and self._digests > _MAX_UNSALTED:
             salt = salt_of((yield from self._hash(key_range)).digest(), closing)
         if salt is not None:
             self._salted = self._salted or Salted(self.side, self._held)
@@ -467,7 +469,7 @@ class CodedSession(TurnSession[Message]):
         few = min(ours, ours if theirs is None else theirs)
         many = 0 if theirs is None else abs(ours - theirs)
         return (
-            self._tries <= _MAX_TRIES
+            self._digests <= _MAX_UNSALTED
             and few > self._few
             and symbols_for(many) <= MAX_SYMBOLS
             and (ours <= _MAX_SKETCHED or key_range in self.side.interests)
@@ -482,8 +484,8 @@ class CodedSession(TurnSession[Message]):
         """Take note of what our turn is about, and send it."""
         last = turn[-1]
         self._keys_then = self.side.keys.total
-        self._has_closed = last.closing is not None
-        self._tries += self._has_closed
+        self._digest_sent = last.closing is not None
+        self._digests += self._digest_sent
         self._symbols_sent = 0 if last.symbols is None else len(last.symbols)
         return Send(turn)
 
@@ -501,7 +503,7 @@ class Due(NamedTuple):
     symbols: bool
     """Symbols: our last turn had some."""
     salt: bool
-    """Salted fingerprints: enough closings were wrong."""
+    """Salted fingerprints: `_MAX_UNSALTED` digests have not helped."""
 
 
 class PeerTurn:
