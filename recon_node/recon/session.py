@@ -19,7 +19,7 @@ next, and sends what came of it back into the generator::
     actions, result = session.receive(message), None    # the peer's next message
     while True:
         action = actions.send(result)     # Send, Fetch, FetchById, SendValues, Admit, or a pause
-        result = ...                      # of Fetch, FetchById and Admit: what failed
+        result = ...                      # of Fetch and FetchById: what failed; else None
 
 A key that a peer lists is not ours until its event is here and valid. So before a session answers,
 it has the events of new keys fetched. A key whose event does not arrive is *left out*. The peer is
@@ -141,7 +141,7 @@ class SendValues:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Have values admitted; end the session if one of them is invalid."""
+    """Have values admitted. The driver ends the session if too many are invalid."""
 
     values: tuple[Value, ...]
 

@@ -173,7 +173,7 @@ class Events(Protocol):
     tally: Tally
 
     def perform(self, action: Fetch | FetchById | Admit) -> Awaitable[Failed | None]:
-        """Fetch or admit events; return what failed."""
+        """Fetch or admit events; return what could not be fetched."""
         ...
 
 
