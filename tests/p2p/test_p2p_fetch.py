@@ -346,7 +346,7 @@ async def test_events_are_put_in_order_as_far_as_they_fit(monkeypatch):
         came.append([key for key, _ in events])
 
     with pytest.raises(trio.BrokenResourceError):  # noqa: PT012 - what came before is delivered
-        async with fetch._in_order(deliver, account) as take:
+        async with fetch._in_key_order(deliver, account) as take:
             for start in range(0, 24, 2):
                 await take([(-start, bytes(50)), (-start - 1, bytes(50))])
                 assert account._held["events in order"] <= 1000

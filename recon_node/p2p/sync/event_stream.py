@@ -66,7 +66,7 @@ EVENTS_USED_FOR: Final = 90.0
 default."""
 
 FetchedEvents = list[tuple[EventId, bytes]]
-HandOver = Callable[[FetchedEvents], Awaitable[None]]
+AdmitEvents = Callable[[FetchedEvents], Awaitable[None]]
 
 
 class AwaitedKeys:
@@ -228,7 +228,7 @@ def _read_sized(data: bytes, at: int) -> tuple[bytes, int]:
 async def fetch_events(
     frames: FrameStream,
     wanted: Sequence[EventId] | SoughtIds,
-    hand_over: HandOver,
+    admit: AdmitEvents,
     patience: float,
     per_request: int = MAX_REQUEST,
 ) -> list[bytes]:
@@ -237,7 +237,7 @@ async def fetch_events(
     Args:
         frames: an event stream that we have opened, of the version for what is wanted.
         wanted: the EventIds to ask for, or the ids of these.
-        hand_over: gets the events in batches of bounded size. Meanwhile the peer can send until
+        admit: takes the events in batches of bounded size. Meanwhile the peer can send until
             the stream's window is full.
         patience: longest wait for a frame, in seconds.
         per_request: most EventIds or ids in a request.
@@ -246,7 +246,7 @@ async def fetch_events(
         PeerProtocolError: an answer is not what was asked for.
     """
     not_supplied: list[bytes] = []
-    batches = _Batches(frames, hand_over)
+    batches = _Batches(frames, admit)
     arrived: deque[bytes] = deque()
     awaited = _requests(wanted, per_request)
     try:
@@ -299,18 +299,18 @@ async def _receive_answer(
 
 
 class _Batches:
-    """Hands on the events of answers in batches of bounded size, as they arrive."""
+    """Has the events of answers admitted in batches of bounded size, as they arrive."""
 
-    def __init__(self, frames: FrameStream, hand_over: HandOver) -> None:
+    def __init__(self, frames: FrameStream, admit: AdmitEvents) -> None:
         self._account = frames.account
-        self._hand_over = hand_over
+        self._admit = admit
         self._batch: FetchedEvents = []
         self._size = 0
         self._held = deque([0], maxlen=_BATCHES_HELD)
         """Bytes of each batch, the last one rounded up to `_STEP`."""
 
     def add(self, event_id: EventId, car: bytes) -> bool:
-        """Take an event; return whether the batch is to be handed on now."""
+        """Take an event; return whether the batch is to be admitted now."""
         self._batch.append((event_id, car))
         self._size += len(car)
         if self._size > self._held[-1]:
@@ -319,11 +319,11 @@ class _Batches:
         return len(self._batch) >= BATCH_EVENTS or self._size >= _BATCH_BYTES
 
     async def finish(self) -> None:
-        """Hand on what there is."""
+        """Have what there is admitted."""
         self._held[-1] = self._size
         batch, self._batch, self._size = self._batch, [], 0
         if batch:
-            await self._hand_over(batch)
+            await self._admit(batch)
             self._held.append(0)
 
 

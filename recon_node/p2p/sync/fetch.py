@@ -43,8 +43,8 @@ from recon_node.p2p.sync.event_stream import (
     BATCH_EVENTS,
     EVENTS_BY_ID_PROTOCOL,
     EVENTS_PROTOCOL,
+    AdmitEvents,
     FetchedEvents,
-    HandOver,
     fetch_events,
 )
 from recon_node.p2p.sync.key_rate_limit import in_steps
@@ -116,8 +116,8 @@ OpenEventStream = Callable[[str], AbstractAsyncContextManager[FrameStream]]
 
 
 @asynccontextmanager
-async def _hand_on(admit: HandOver) -> AsyncIterator[HandOver]:
-    """Yield a `HandOver` that returns before `admit` does, so that events can arrive meanwhile.
+async def _concurrently(admit: AdmitEvents) -> AsyncIterator[AdmitEvents]:
+    """Yield an `AdmitEvents` that returns before `admit` does, so that events can arrive meanwhile.
 
     At most `IN_FLIGHT` calls run at once; all have ended when the block ends.
     """
@@ -132,7 +132,7 @@ async def _hand_on(admit: HandOver) -> AsyncIterator[HandOver]:
         finally:
             slots.release()
 
-    async def hand_over(events: FetchedEvents) -> None:
+    async def admit_soon(events: FetchedEvents) -> None:
         await slots.acquire()
         if failures:
             slots.release()
@@ -141,7 +141,7 @@ async def _hand_on(admit: HandOver) -> AsyncIterator[HandOver]:
 
     async with trio.open_nursery() as nursery:
         try:
-            yield hand_over
+            yield admit_soon
         except Exception as error:
             failures.append(error)
     if failures:
@@ -149,10 +149,10 @@ async def _hand_on(admit: HandOver) -> AsyncIterator[HandOver]:
 
 
 @asynccontextmanager
-async def _in_order(hand_over: HandOver, account: MemoryAccount) -> AsyncIterator[HandOver]:
-    """Yield a `HandOver` that puts events in the order of their EventIds, as many as fit.
+async def _in_key_order(admit: AdmitEvents, account: MemoryAccount) -> AsyncIterator[AdmitEvents]:
+    """Yield an `AdmitEvents` that puts events in the order of their EventIds, as many as fit.
 
-    What has come when a fetch fails is handed over, too: otherwise it would have to come again.
+    What has come when a fetch fails is admitted, too: otherwise it would have to come again.
     """
     held: FetchedEvents = []
     size = 0
@@ -163,7 +163,7 @@ async def _in_order(hand_over: HandOver, account: MemoryAccount) -> AsyncIterato
         held.clear()
         size = 0
         for start in range(0, len(events), BATCH_EVENTS):
-            await hand_over(events[start : start + BATCH_EVENTS])
+            await admit(events[start : start + BATCH_EVENTS])
         account.hold("events in order", 0)
 
     async def take(events: FetchedEvents) -> None:
@@ -330,7 +330,7 @@ class Fetcher:
         at, size = 0, REQUESTS_A_CLAIM * self._settings.events_per_request
         with self._table.claim(self._peer, self._address_block) as claim:
 
-            async def admit(events: FetchedEvents) -> None:
+            async def admit_claimed(events: FetchedEvents) -> None:
                 event_ids = [event_id for event_id, _ in events]
                 # Before the store has them: they are not pushed to the peer.
                 self._table.note_source(event_ids, self._peer)
@@ -340,10 +340,10 @@ class Fetcher:
             with claim.until_taken_over():
                 async with (
                     self._open_stream(way.protocol) as frames,
-                    _hand_on(admit) as hand_on,
-                    _in_order(hand_on, frames.account)
+                    _concurrently(admit_claimed) as admit_soon,
+                    _in_key_order(admit_soon, frames.account)
                     if self._mixes(way, names)
-                    else nullcontext(hand_on) as hand_over,
+                    else nullcontext(admit_soon) as admit,
                 ):
                     claim.watch(lambda: frames.bytes_received)
                     while at < len(names):
@@ -351,7 +351,7 @@ class Fetcher:
                         asked += mine
                         left += others
                         at += size
-                        await self._fetch(way, mine, frames, claim, hand_over)
+                        await self._fetch(way, mine, frames, claim, admit)
             if claim.taken_over:
                 rest = way.untried(asked)
                 self.tally.not_supplied += len(rest)
@@ -363,21 +363,23 @@ class Fetcher:
         return not way.in_order and len(names) > self._settings.events_per_request
 
     async def _fetch(
-        self, way: Way, names: list[bytes], frames: FrameStream, claim: Claim, hand_over: HandOver
+        self, way: Way, names: list[bytes], frames: FrameStream, claim: Claim, admit: AdmitEvents
     ) -> None:
         if not names:
             return
         patience, per_request = self._settings.idle_timeout, self._settings.events_per_request
 
-        async def hand_on(events: FetchedEvents) -> None:
+        async def admit_off_the_clock(events: FetchedEvents) -> None:
             with claim.stores_turn():
-                await hand_over(events)
+                await admit(events)
 
         before = frames.bytes_received
         try:
             with claim.peers_turn():
                 wanted = way.request(names)
-                not_supplied = await fetch_events(frames, wanted, hand_on, patience, per_request)
+                not_supplied = await fetch_events(
+                    frames, wanted, admit_off_the_clock, patience, per_request
+                )
         finally:
             self.tally.event_bytes_received += frames.bytes_received - before
             self._counters.event_bytes_received += frames.bytes_received - before
