@@ -60,6 +60,7 @@ class Reconciler:
         sessions: Sessions,
     ) -> None:
         settings, host = context.settings, context.host
+        self._context = context
         self._host, self._store, self._book = host, context.store, context.book
         self._settings, self._counters = settings, context.counters
         self._of_sessions = settings.session_settings
@@ -105,7 +106,7 @@ class Reconciler:
     async def begin_answer(self, opened: OpenStream) -> ReconRun:
         """Begin a session that a peer starts."""
         side = Side.responder(self._store.keys, self._store.wanted.ranges, self._of_sessions)
-        return ReconRun(self, side, opened)
+        return self._run(side, opened)
 
     def keeps_stream(self, protocol: str) -> bool:
         """Return whether a stream may carry another session after one that ended well."""
@@ -120,39 +121,48 @@ class Reconciler:
         """Return the peers that listed a key lately."""
         return self._table.sources_of(key)
 
+    def note_stranger(self, peer_id: str, its_network: str) -> None:
+        """Note that a peer asked for events of another network, named `its_network`."""
+        if self.memory.is_new_stranger(peer_id):
+            logger.warning(
+                "A peer is on another Ceramic network: there is nothing to sync with it",
+                peer=peer_id,
+                its_network=its_network,
+                network=self._store.network.name,
+            )
+            self._on_stranger(peer_id)
+
     def _begin(
         self, key_range: KeyRange, news: Sequence[KeyRange], opened: OpenStream, *, is_rest: bool
     ) -> ReconRun:
         side = Side.initiator(self._store.keys, key_range, self._of_sessions, news)
-        return ReconRun(self, side, opened, is_rest=is_rest)
+        return self._run(side, opened, is_rest=is_rest)
 
-    def _session(
-        self, side: Side, opened: OpenStream
-    ) -> tuple[TurnSession[Any], FrameWire[Any], Fetcher, Meter]:
-        """Return what runs a session."""
+    def _run(self, side: Side, opened: OpenStream, *, is_rest: bool = False) -> ReconRun:
+        """Return a session with all that it takes to run it."""
         stream, store, settings = opened.stream, self._store, self._settings
         version, peer_id = self.versions[stream.protocol], stream.peer_id
-        open_stream = partial(self._event_streams.open, peer_id)
-        return (
-            version.session(side),
-            FrameWire(version, side, opened.frames, settings, self._decoders),
-            Fetcher(
-                peer_id,
-                store,
-                self._table,
-                open_stream,
-                settings,
-                self._counters,
-                stream.account,
-                address_block_of(stream.address),
-            ),
-            Meter(
-                self._rate_limit,
-                stream.address,
-                store.keys,
-                lambda: side.key_range in store.wanted.ranges,
-            ),
+        if version.tells_left_out:
+            side.leave_out_unwanted(self.memory.unwanted_of(peer_id))
+        fetcher = Fetcher(
+            peer_id,
+            store,
+            self._table,
+            partial(self._event_streams.open, peer_id),
+            settings,
+            self._counters,
+            stream.account,
+            address_block_of(stream.address),
         )
+        meter = Meter(
+            self._rate_limit,
+            stream.address,
+            store.keys,
+            lambda: side.key_range in store.wanted.ranges,
+        )
+        wire = FrameWire(version, side, opened.frames, settings, self._decoders)
+        session = version.session(side)
+        return ReconRun(opened, session, wire, fetcher, meter, self._context, self, is_rest=is_rest)
 
 
 class ReconRun(SessionRun[Any]):
@@ -162,17 +172,24 @@ class ReconRun(SessionRun[Any]):
     """
 
     def __init__(
-        self, reconciler: Reconciler, side: Side, opened: OpenStream, *, is_rest: bool = False
+        self,
+        opened: OpenStream,
+        session: TurnSession[Any],
+        wire: FrameWire[Any],
+        fetcher: Fetcher,
+        meter: Meter,
+        context: Context,
+        reconciler: Reconciler,
+        *,
+        is_rest: bool = False,
     ) -> None:
-        session, wire, self._fetcher, meter = reconciler._session(side, opened)
-        super().__init__(opened, session, wire, self._fetcher, meter)
-        self.role = "initiator" if side.initiates else "responder"
-        self.side = side
+        super().__init__(opened, session, wire, fetcher, meter)
+        self.side = session.side
+        self.role = "initiator" if self.side.initiates else "responder"
+        self._fetcher = fetcher
+        self._book, self._store = context.book, context.store
         self._reconciler = reconciler
-        self._book, self._store = reconciler._book, reconciler._store
         self._is_rest = is_rest
-        if reconciler.versions[self.opened.stream.protocol].tells_left_out:
-            side.leave_out_unwanted(reconciler.memory.unwanted_of(self.peer_id))
 
     def outcome(self) -> str:
         """Return what came of a session that ended well.
@@ -186,7 +203,7 @@ class ReconRun(SessionRun[Any]):
         network_id = None if side.asked is None else network_id_of(side.asked.lower)
         if network_id is not None and network_id != self._store.network.id:
             there = network_name(network_id)
-            self._note_stranger(there)
+            self._reconciler.note_stranger(self.peer_id, there)
             return f"{ANOTHER_NETWORK} ({there}): nothing in common"
         if not self._is_rest and not self._has_common_interest():
             return NO_COMMON_INTEREST
@@ -228,16 +245,6 @@ class ReconRun(SessionRun[Any]):
             return True
         theirs = self._book.interests(self.peer_id)
         return bool(intersect_ranges(self._store.wanted.ranges, theirs))
-
-    def _note_stranger(self, its_network: str) -> None:
-        if self._reconciler.memory.is_new_stranger(self.peer_id):
-            logger.warning(
-                "A peer is on another Ceramic network: there is nothing to sync with it",
-                peer=self.peer_id,
-                its_network=its_network,
-                network=self._store.network.name,
-            )
-            self._reconciler._on_stranger(self.peer_id)
 
 
 class FrameWire(Generic[M]):

@@ -4,8 +4,9 @@
     wire      turns a stream's bytes into messages, and back (`FrameWire`, `RingWire`)
     events    gets events from the peer into the store (fetch.py, ring_events.py)
 
-What a session is about is up to the protocol of its stream: `Reconciler` has those that reconcile
-in turns, `Rings` those of ceramic-one. `Sessions` opens streams and serves those of peers; one
+A `SessionRun` holds these three. What a session is about is up to the protocol of its stream:
+`Reconciler` begins those that reconcile in turns (`ReconRun`, whose session holds a `recon.Side`),
+`Rings` those of ceramic-one (`RingRun`). `Sessions` opens streams and serves those of peers; one
 function, `converse`, runs what either begins. Whatever goes wrong in a session ends only that
 session. Each one has a `SyncReport`; `SyncHistory` keeps the latest.
 """
