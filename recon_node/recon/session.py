@@ -147,7 +147,9 @@ class Admit:
 
 
 Action: TypeAlias = Send[M] | Fetch | FetchById | SendValues | Admit | None
-"""What the driver performs before it goes on; None: let other tasks run."""
+"""What the driver performs before it goes on; None: let other tasks run.
+
+Sessions in turns have events fetched; those of the rings send and admit values."""
 Actions: TypeAlias = Generator[Action[M], Any, None]
 
 

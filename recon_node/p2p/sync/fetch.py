@@ -224,7 +224,7 @@ class Fetcher:
             trio.BrokenResourceError: the stream was lost.
             StoreError: our store cannot take the events.
         """
-        assert not isinstance(action, Admit)
+        assert not isinstance(action, Admit)  # only the rings send values unasked
         await self._leave_to_snapshot(action)
         not_supplied: list[bytes] = []
         if isinstance(action, Fetch):

@@ -308,7 +308,7 @@ class FrameWire(Generic[M]):
 
     async def send(self, action: Send[M] | SendValues) -> None:
         """Send a turn."""
-        assert isinstance(action, Send)
+        assert isinstance(action, Send)  # only the rings send values
         self._hold(0)
         # In a turn of several messages the peer fetches the events of one before it reads the next.
         several, settings = len(action.messages) > 1, self._settings

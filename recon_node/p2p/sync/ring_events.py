@@ -114,7 +114,7 @@ class RingEvents:
             CutShortError: so many were invalid that the session ends.
             StoreError: the disk did not take them.
         """
-        assert isinstance(action, Admit)
+        assert isinstance(action, Admit)  # the rings send values unasked
         events: dict[CID, _Event] = {}
         for value in action.values:
             self.tally.keys_received += 1

@@ -207,7 +207,7 @@ class PeerEntries:
         Raises:
             PeerProtocolError: one is not valid, or there are too many.
         """
-        assert isinstance(action, Admit)
+        assert isinstance(action, Admit)  # the rings send values unasked
         self.tally.keys_received += len(action.values)
         if self.tally.keys_received > MAX_NEW_ENTRIES:
             raise PeerProtocolError(f"the peer sent {self.tally.keys_received} new peer entries")

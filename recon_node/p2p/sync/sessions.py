@@ -1,8 +1,8 @@
 """Sessions with peers, whatever the version: their slots, their streams, and their life.
 
-    session   says what to do next, as actions (recon/session.py)
-    wire      turns a stream's bytes into messages, and back (`FrameWire`, `RingWire`)
-    events    gets events from the peer into the store (fetch.py, ring_events.py)
+    session    says what to do next, as actions (recon/session.py)
+    wire       turns a stream's bytes into messages, and back (`FrameWire`, `RingWire`)
+    performer  fetches or admits what the peer has (`Fetcher`, `RingEvents`, `PeerEntries`)
 
 A `SessionRun` holds these three. What a session is about is up to the protocol of its stream:
 `Reconciler` begins those that reconcile in turns (`ReconRun`, whose session holds a `recon.Side`),
@@ -168,13 +168,13 @@ class Wire(Protocol[M]):
         ...
 
 
-class Events(Protocol):
-    """Gets events from the peer into the store."""
+class Performer(Protocol):
+    """Performs what a session says, other than to send: gets what the peer has."""
 
     tally: Tally
 
     def perform(self, action: Fetch | FetchById | Admit) -> Awaitable[Failed | None]:
-        """Fetch or admit events; return what could not be fetched."""
+        """Fetch, or admit values; return what could not be fetched."""
         ...
 
 
@@ -224,15 +224,15 @@ class SessionRun(ABC, Generic[M]):
         opened: OpenStream,
         session: Session[M],
         wire: Wire[M],
-        events: Events,
+        performer: Performer,
         meter: Meter | None = None,
     ) -> None:
         self.opened = opened
         self.peer_id = opened.stream.peer_id
         self.session = session
         self.wire = wire
-        self.events = events
-        self.tally = events.tally
+        self.performer = performer
+        self.tally = performer.tally
         self.meter = meter
         self.started = trio.current_time()
 
@@ -270,7 +270,7 @@ class SessionRun(ABC, Generic[M]):
 async def converse(
     session: Session[M],
     wire: Wire[M],
-    events: Events,
+    performer: Performer,
     meter: Meter | None = None,
     *,
     initiates: bool,
@@ -287,7 +287,7 @@ async def converse(
     """
     async with wire.open():
         if initiates:
-            await _perform(session.start(), wire, events, meter)
+            await _perform(session.start(), wire, performer, meter)
         while not session.done:
             message = await wire.receive()
             if message is None:
@@ -296,10 +296,12 @@ async def converse(
                 break
             actions = session.receive(message)
             del message  # from now on, the session has it
-            await _perform(actions, wire, events, meter)
+            await _perform(actions, wire, performer, meter)
 
 
-async def _perform(actions: Actions[M], wire: Wire[M], events: Events, meter: Meter | None) -> None:
+async def _perform(
+    actions: Actions[M], wire: Wire[M], performer: Performer, meter: Meter | None
+) -> None:
     """Do what a session says, one action after the other."""
     reply: Failed | None = None
     pause = trio.lowlevel.checkpoint if meter is None else meter.pay
@@ -317,7 +319,7 @@ async def _perform(actions: Actions[M], wire: Wire[M], events: Events, meter: Me
             await wire.send(action)
         else:
             with wire.our_work():
-                reply = await events.perform(action)
+                reply = await performer.perform(action)
 
 
 R = TypeVar("R", bound=SessionRun[Any])
@@ -443,7 +445,11 @@ class Sessions:
                 working_for(address_block_of(run.opened.stream.address), run.peer_id),
             ):
                 await converse(
-                    run.session, run.wire, run.events, run.meter, initiates=run.role == "initiator"
+                    run.session,
+                    run.wire,
+                    run.performer,
+                    run.meter,
+                    initiates=run.role == "initiator",
                 )
             if deadline.cancelled_caught:
                 raise PeerProtocolError(f"the session took longer than {limit:g} s")
