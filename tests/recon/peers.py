@@ -88,9 +88,9 @@ class Peer:
 
     def keys_by_id(self) -> dict[bytes, bytes]:
         """Its keys by the bytes of their ids; they are hashed again only after a change."""
-        if self._by_id[0] is not self.store.total:
+        if self._by_id[0] is not self.store.lanes_of_all:
             by_id = {sha256(key).digest()[:8]: key for key in self.store}
-            self._by_id = self.store.total, by_id
+            self._by_id = self.store.lanes_of_all, by_id
         return self._by_id[1]
 
     def asks(self, key_range: KeyRange = EVERYTHING) -> TurnSession[Any]:

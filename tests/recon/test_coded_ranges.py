@@ -51,7 +51,8 @@ CUTS = [separator(a, b) for a, b in pairwise(KEYS)]
 def test_a_fingerprint_is_half_a_hash_of_sum_and_count() -> None:
     from_outside = (Sha256a.of(b"ape") + Sha256a.of(b"bee")).digest + b"\x02"
     assert (
-        fingerprint(KeyStore([b"ape", b"bee"]).total) == hashlib.sha256(from_outside).digest()[:16]
+        fingerprint(KeyStore([b"ape", b"bee"]).lanes_of_all)
+        == hashlib.sha256(from_outside).digest()[:16]
     )
 
 

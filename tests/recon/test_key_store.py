@@ -77,7 +77,7 @@ def check_tree(store: KeyStore, leaf_size: int, fan_out: int) -> None:
         return 1 + heights.pop()
 
     visit(store.root, b"", None)
-    assert store.total == store.root.lanes()
+    assert store.lanes_of_all == store.root.lanes()
 
 
 @given(

@@ -236,7 +236,7 @@ class CodedSession(TurnSession[Message]):
             findings.difference = yield from decode_difference(keys, key_range, last)
             if last.estimate is not None:
                 findings.parts = compare(keys, key_range, last.estimate)
-                findings.compared_at = keys.total
+                findings.compared_at = keys.lanes_of_all
             if findings.difference is not None:
                 ours, theirs = findings.difference
                 if len(ours) > _ASKED_AT_ONCE:  # symbols have no order
@@ -245,7 +245,7 @@ class CodedSession(TurnSession[Message]):
                 findings.we_lack = [theirs]
                 findings.where = where_they_differ(key_range, findings.parts)
         else:
-            unchanged = self._keys_then == keys.total
+            unchanged = self._keys_then == keys.lanes_of_all
             yield from look_up_lists(findings, keys, turn, unchanged=unchanged)
         if findings.we_lack:
             findings.leave_out((yield from ids_of_keys(self.side.left_out_keys)))
@@ -381,7 +381,7 @@ class CodedSession(TurnSession[Message]):
             reply.exchange(end, findings.difference.ours, findings.still_lacking(0))
         elif last.estimate is not None:
             keys = self.side.keys
-            unchanged = findings.compared_at == keys.total
+            unchanged = findings.compared_at == keys.lanes_of_all
             parts = findings.parts if unchanged else compare(keys, key_range, last.estimate)
             reply.answer_hints(parts)
         elif last.symbols is not None:
@@ -483,7 +483,7 @@ class CodedSession(TurnSession[Message]):
     def _send(self, turn: list[Message]) -> Send[Message]:
         """Take note of what our turn is about, and send it."""
         last = turn[-1]
-        self._keys_then = self.side.keys.total
+        self._keys_then = self.side.keys.lanes_of_all
         self._digest_sent = last.closing is not None
         self._digests += self._digest_sent
         self._symbols_sent = 0 if last.symbols is None else len(last.symbols)

@@ -166,7 +166,7 @@ class KeyStore(KeyView):
         in half the time of `add`.
         """
         ordered = sorted(keys)
-        if not self.total and ordered:
+        if not self.lanes_of_all and ordered:
             self._plant(build(hashed_leaves(ordered, self._leaf_fill), self._inner_fill))
             return
         if len(ordered) <= 1 or len(ordered) * _SPARSE < self.count(
@@ -191,7 +191,7 @@ class KeyStore(KeyView):
         Raises:
             ValueError: the data cannot be that many packed keys, or the store is not empty.
         """
-        if self.total:
+        if self.lanes_of_all:
             raise ValueError("packed keys can only be loaded into an empty store")
         if not count:
             return start
@@ -217,7 +217,7 @@ class KeyStore(KeyView):
 
     def _plant(self, root: TreeNode) -> None:
         self.root = root
-        self.total = root.lanes()
+        self.lanes_of_all = root.lanes()
         self._sums.clear()
 
     def add(self, key: bytes) -> bool:
@@ -231,7 +231,7 @@ class KeyStore(KeyView):
             leaf_to_grow(self.root, key, -lanes)
             return False
         leaf.insert_key(at, bytes(key), digest)
-        self.total += lanes
+        self.lanes_of_all += lanes
         self._sums.note(key, digest, 1)
         if len(leaf) > self._leaf_size:
             self._split(key)
@@ -246,7 +246,7 @@ class KeyStore(KeyView):
         new, digests = leaf.insert_keys(ordered[at:until])
         if new:
             lanes = spread_run(b"".join(digests))
-            self.total += lanes
+            self.lanes_of_all += lanes
             self._sums.note_all(new, digests)
             for inner, index in path:
                 inner.adjust(index, lanes)
@@ -261,7 +261,7 @@ class KeyStore(KeyView):
         leaf, path = self._path_to(key)
         digest = leaf.delete_key(bisect_left(leaf, key))
         lanes = spread(digest)
-        self.total -= lanes
+        self.lanes_of_all -= lanes
         for inner, index in path:
             inner.adjust(index, -lanes)
         node: TreeNode = leaf

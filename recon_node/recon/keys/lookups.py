@@ -79,16 +79,16 @@ class Finger:
         "_leaf",
         "_left",
         "_parent",
+        "_seen",
         "_start",
         "_store",
-        "_total",
         "_whole",
     )
 
     def __init__(self, store: OrderedKeys) -> None:
         self._store = store
-        self._total: int | None = None
-        """The store's total when the leaf was found."""
+        self._seen: int | None = None
+        """The store's `lanes_of_all` when the leaf was found: another object if it has changed."""
         self._leaf = Leaf([], b"")
         self._start = b""
         self._end: bytes | None = None
@@ -125,11 +125,15 @@ class Finger:
     def not_held(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return those of some keys that the store does not hold. Cheap if they ascend."""
         not_held: list[bytes] = []
-        total, start, end, leaf = self._total, self._start, self._end, self._leaf
+        seen, start, end, leaf = self._seen, self._start, self._end, self._leaf
         for key in keys:
-            if total is not self._store.total or key < start or (end is not None and key >= end):
+            if (
+                seen is not self._store.lanes_of_all
+                or key < start
+                or (end is not None and key >= end)
+            ):
                 self._enter(key)
-                total, start, end, leaf = self._total, self._start, self._end, self._leaf
+                seen, start, end, leaf = self._seen, self._start, self._end, self._leaf
             index = bisect_left(leaf, key)
             if index == len(leaf) or leaf[index] != key:
                 not_held.append(key)
@@ -138,7 +142,8 @@ class Finger:
     def keys_at(self, start: int, end: int) -> list[bytes]:
         """Return the keys of the ranks from `start` to before `end`, in order."""
         index = start - self._first
-        if index >= 0 and self._total is self._store.total:  # the usual case, without a generator
+        # The usual case, without a generator.
+        if index >= 0 and self._seen is self._store.lanes_of_all:
             keys = self._leaf[index : index + end - start]
             if len(keys) == end - start:
                 return keys
@@ -234,7 +239,7 @@ class Finger:
     def position_of(self, rank: int) -> int:
         """Return the position left of the key of a rank, or after the last key."""
         index = rank - self._first
-        if not (0 <= index <= len(self._leaf) and self._total is self._store.total):
+        if not (0 <= index <= len(self._leaf) and self._seen is self._store.lanes_of_all):
             index = self._seek_rank(rank)
         return self._move(index)
 
@@ -266,7 +271,7 @@ class Finger:
     def _seek(self, bound: bytes) -> int:
         """Move to the leaf of a bound; return the bound's index there."""
         if (
-            self._total is not self._store.total
+            self._seen is not self._store.lanes_of_all
             or bound < self._start
             or (self._end is not None and bound >= self._end)
         ):
@@ -275,7 +280,7 @@ class Finger:
 
     def _enter(self, bound: bytes) -> None:
         """Move to the start of a bound's leaf."""
-        if self._total is not self._store.total:
+        if self._seen is not self._store.lanes_of_all:
             self._restart()
         node, below, above, start, end = self._parent
         if bound < start or (end is not None and bound >= end):
@@ -294,7 +299,7 @@ class Finger:
 
     def _seek_rank(self, rank: int) -> int:
         """Move to the start of the leaf of the key of a rank; return its index there."""
-        if self._total is not self._store.total:
+        if self._seen is not self._store.lanes_of_all:
             self._restart()
         elif 0 <= (index := rank - self._first) < len(self._leaf):
             return index
@@ -321,8 +326,8 @@ class Finger:
 
     def _restart(self) -> None:
         """Forget everything about the store, which has changed."""
-        self._total = self._store.total
-        self._whole = self._store.root, 0, self._total, b"", None
+        self._seen = self._store.lanes_of_all
+        self._whole = self._store.root, 0, self._seen, b"", None
         self._here = self._left = self._parent = self._whole
 
     def _settle(self, subtree: _Subtree) -> None:
@@ -408,7 +413,7 @@ def groups(keys: OrderedKeys, key_range: KeyRange, *, with_lower: bool = False) 
     lower, upper = key_range
     bisect: Bisect = bisect_left if with_lower else bisect_right
     while lower < upper:
-        total, entered = keys.total, False
+        seen, entered = keys.lanes_of_all, False
         for node, end in _above_leaves_from(keys.root, lower):
             inside = end is not None and end <= upper
             if entered and inside and isinstance(node, Inner):  # the usual case in long ranges
@@ -420,7 +425,7 @@ def groups(keys: OrderedKeys, key_range: KeyRange, *, with_lower: bool = False) 
             if end is None or end >= upper:
                 return
             lower, bisect, entered = end, bisect_left, True
-            if keys.total is not total:  # then the way leads from the root again
+            if keys.lanes_of_all is not seen:  # then the way leads from the root again
                 break
 
 

@@ -453,16 +453,17 @@ class OrderedKeys:
     Not thread-safe: one thread (the event loop's) owns it.
     """
 
-    __slots__ = ("root", "total")
+    __slots__ = ("lanes_of_all", "root")
 
     def __init__(self) -> None:
         self.root: TreeNode = Leaf([], b"")
         """The tree, for this package only."""
-        self.total = 0
-        """The lanes of all keys. Every change of the store makes a new integer object."""
+        self.lanes_of_all = 0
+        """The lanes of all keys. Every change of the store makes a new integer object, so that `is`
+        tells whether the store has changed since; `==`, whether it holds other keys than then."""
 
     def __len__(self) -> int:
-        return self.total >> COUNT_SHIFT
+        return self.lanes_of_all >> COUNT_SHIFT
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, bytes):
@@ -479,7 +480,7 @@ class OrderedKeys:
 
     def summarize(self, key_range: KeyRange | None = None) -> Summary:
         """Return the Sha256a and the number of the keys in a range, or of all keys."""
-        lanes = self.total if key_range is None else self.lanes(key_range)
+        lanes = self.lanes_of_all if key_range is None else self.lanes(key_range)
         return Summary(Sha256a.from_lanes(lanes), lanes >> COUNT_SHIFT)
 
     def lanes(self, key_range: KeyRange) -> int:
@@ -487,7 +488,7 @@ class OrderedKeys:
         if key_range.is_empty:
             return 0
         if self._all_in(key_range):
-            return self.total
+            return self.lanes_of_all
         return lanes_between(self.root, *key_range)
 
     def count(self, key_range: KeyRange) -> int:
