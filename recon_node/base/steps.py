@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Want = TypeVar("Want")
+Steps: TypeAlias = Generator[None, None, T]
+"""A computation in steps of about a millisecond; between two of them, other tasks may run."""
 
 
 def run_steps(

@@ -70,9 +70,6 @@ from recon_node.recon.keys.lookups import Finger
 from recon_node.recon.keys.ordered_keys import KeyRange, merge_ranges
 
 M = TypeVar("M")
-T = TypeVar("T")
-Steps: TypeAlias = Generator[None, None, T]
-"""A computation in steps of about a millisecond."""
 GAPS_A_STEP: Final = 32
 """Gaps answered between two yields."""
 

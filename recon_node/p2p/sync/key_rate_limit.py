@@ -20,11 +20,11 @@ from typing import Final
 import numpy as np
 import trio
 
+from recon_node.base.steps import Steps, T
 from recon_node.ceramic import EventId
 from recon_node.fairness.pacing import TokenBucket, TokenBuckets
 from recon_node.fairness.slots import address_block_of
 from recon_node.recon import KeyView, SoughtIds, find
-from recon_node.recon.session import Steps, T
 
 KEYS_A_SECOND: Final = 8_000_000
 """Keys that are looked at for an address block, in the long run: about a tenth of a core."""

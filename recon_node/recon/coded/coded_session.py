@@ -58,7 +58,7 @@ a walk over the keys, and what differs is listed in full.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import ceil
@@ -66,6 +66,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from recon_node.base.steps import Steps
 from recon_node.recon.coded.coded_reply import (
     IDS_PER_LISTED_KEY,
     MAX_TURN,
@@ -122,7 +123,6 @@ from recon_node.recon.session import (
     Send,
     Side,
     SoughtIds,
-    Steps,
     TurnSession,
     fetch,
 )
@@ -370,7 +370,7 @@ class CodedSession(TurnSession[Message]):
 
     def _answer_by_ranges(
         self, reply: CodedReply, key_range: KeyRange, turn: list[Message], findings: TurnFindings
-    ) -> Iterator[None]:
+    ) -> Steps[None]:
         """Say what we hold where the sides differ, as far as the peer's turn tells."""
         last = turn[-1]
         if findings.difference is not None:
@@ -391,7 +391,7 @@ class CodedSession(TurnSession[Message]):
         else:
             yield from self._answer_gaps(reply, turn, findings)
 
-    def _settle_salt(self, key_range: KeyRange, turn: Sequence[Message]) -> Iterator[None]:
+    def _settle_salt(self, key_range: KeyRange, turn: Sequence[Message]) -> Steps[None]:
         """Take the peer's salt, or choose one after `_MAX_UNSALTED` digests."""
         closing = turn[-1].closing
         salt = next((message.salt for message in turn if message.salt is not None), None)
@@ -401,7 +401,7 @@ class CodedSession(TurnSession[Message]):
             self._salted = self._salted or Salted(self.side, self._held)
             self._salted.salt = salt
 
-    def _answer_closing(self, reply: CodedReply, count: int | None) -> Iterator[None]:
+    def _answer_closing(self, reply: CodedReply, count: int | None) -> Steps[None]:
         """Answer a wrong opening or closing by ranges."""
         if count == 0:
             reply.answer_list(END, NO_KEYS, NOTHING_LISTED, NO_IDS)
@@ -414,7 +414,7 @@ class CodedSession(TurnSession[Message]):
 
     def _answer_gaps(
         self, reply: CodedReply, turn: Sequence[Message], findings: TurnFindings
-    ) -> Iterator[None]:
+    ) -> Steps[None]:
         """Answer what the peer says of gaps, one after the other."""
         at = 0
         lists = [listed for message in turn for listed in message.lists()]
@@ -626,7 +626,7 @@ class TurnFindings:
 
 def look_up_lists(
     findings: TurnFindings, keys: OrderedKeys, turn: Iterable[Message], *, unchanged: bool
-) -> Iterator[None]:
+) -> Steps[None]:
     """Find which ids of the peer's lists we lack, and the keys that it asks for in full.
 
     `findings.where` is the session's range before. If `unchanged`, our keys are those of our last

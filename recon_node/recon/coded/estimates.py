@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from recon_node.base.steps import Steps
 from recon_node.recon.coded.messages import (
     HINT_SIZE,
     SYMBOL_SIZE,
@@ -30,7 +31,6 @@ from recon_node.recon.keys.sums import (
     estimate,
     symbols_for,
 )
-from recon_node.recon.session import Steps
 
 FIRST_SYMBOLS: Final = 8
 """Symbols beside an estimate: they decode up to about four differences."""

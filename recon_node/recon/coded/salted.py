@@ -6,15 +6,15 @@ walk over the keys. coded_session.py says when they are used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from hashlib import sha256
 from typing import Final
 
+from recon_node.base.steps import Steps
 from recon_node.recon.coded.coded_reply import CodedReply
 from recon_node.recon.coded.messages import SALT_SIZE, fingerprint
 from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.keys.sha256a import lanes_of
-from recon_node.recon.session import RemoteProtocolError, Side, Steps
+from recon_node.recon.session import RemoteProtocolError, Side
 
 _MAX_HASHED: Final = 16
 """How many times over all keys are hashed in a session: an honest peer asks for six at most."""
@@ -38,14 +38,14 @@ class Salted:
         self.salt = b""
         """What precedes each key, of late."""
 
-    def answer(self, reply: CodedReply, upper: bytes, theirs: bytes) -> Iterator[None]:
+    def answer(self, reply: CodedReply, upper: bytes, theirs: bytes) -> Steps[None]:
         """Answer a fingerprint of the peer's."""
         if (yield from self._differs(reply, upper, theirs)):
             yield from self.narrow_down(reply, upper)
         else:
             reply.agree(upper)
 
-    def narrow_down(self, reply: CodedReply, upper: bytes) -> Iterator[None]:
+    def narrow_down(self, reply: CodedReply, upper: bytes) -> Steps[None]:
         """Answer a wrong fingerprint: list our keys, or write the fingerprints of equal parts."""
         lower, with_lower = reply.gap_to(upper).lower, reply.has_lower
         parts = []

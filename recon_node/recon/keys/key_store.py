@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import islice
 from mmap import mmap
@@ -44,6 +44,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from recon_node.base.steps import Steps
 from recon_node.recon.keys.lookups import groups
 from recon_node.recon.keys.ordered_keys import (
     Inner,
@@ -96,7 +97,7 @@ class KeyView(OrderedKeys):
         """Return the sums of ranges that are complete, as `KeyStore.load_sums` takes them."""
         return self._sums.packed()
 
-    def sketch(self, key_range: KeyRange) -> Generator[None, None, Sketch | None]:
+    def sketch(self, key_range: KeyRange) -> Steps[Sketch | None]:
         """Return the sketch of a range, made in steps of some milliseconds if there is none.
 
         It is right until the store changes. None if all slots are taken by sketches in the making.
@@ -108,13 +109,11 @@ class KeyView(OrderedKeys):
         """What making sketches and LtHashes has taken so far, in looks at a key."""
         return self._sums.summed
 
-    def lthash(self, key_range: KeyRange) -> Generator[None, None, LtHash]:
+    def lthash(self, key_range: KeyRange) -> Steps[LtHash]:
         """Return the LtHash of a range, likewise, which is not to be changed."""
         return self._sums.lthash(self, key_range)
 
-    def salted_lanes(
-        self, key_range: KeyRange, salt: bytes, *, with_lower: bool
-    ) -> Generator[None, None, int]:
+    def salted_lanes(self, key_range: KeyRange, salt: bytes, *, with_lower: bool) -> Steps[int]:
         """Return the lanes of the keys in a range, each preceded by a salt, in steps.
 
         The lower bound is in it only if asked for.
@@ -401,7 +400,7 @@ class _KeptSums:
             if len(self._signs) >= _BATCH:
                 self._settle_all()
 
-    def lthash(self, keys: OrderedKeys, key_range: KeyRange) -> Generator[None, None, LtHash]:
+    def lthash(self, keys: OrderedKeys, key_range: KeyRange) -> Steps[LtHash]:
         """Return the LtHash of a range of these keys, in steps."""
         hashed: LtHash | None = None
         if (LtHash, key_range) in self._kept or keys.count(key_range) > _QUICKLY_HASHED:
@@ -456,7 +455,7 @@ class _KeptSums:
 
     def get(
         self, kind: type[S], most: int, keys: OrderedKeys, key_range: KeyRange
-    ) -> Generator[None, None, S | None]:
+    ) -> Steps[S | None]:
         """Return a sum of a range of these keys, in steps; None if `most` are in the making."""
         name = kind, key_range
         while True:

@@ -24,13 +24,14 @@ are sought.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from recon_node.base.steps import Steps
 from recon_node.recon.keys.ordered_keys import (
     Bisect,
     Inner,
@@ -431,7 +432,7 @@ def groups(keys: OrderedKeys, key_range: KeyRange, *, with_lower: bool = False) 
 
 def find(
     keys: OrderedKeys, key_range: KeyRange, ids: Ids, *, with_lower: bool = False
-) -> Generator[None, None, list[tuple[int, bytes]]]:
+) -> Steps[list[tuple[int, bytes]]]:
     """Return the ids that belong to keys of a range, each with its key, in the keys' order.
 
     In steps; a key that comes or goes meanwhile may be found or not. Two keys may share an id.
@@ -483,7 +484,7 @@ def _indices(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
 
 def not_held(
     keys: OrderedKeys, key_range: KeyRange, ids: Ids, *, with_lower: bool = False
-) -> Generator[None, None, Ids]:
+) -> Steps[Ids]:
     """Return those of some ids that no key of a range has, each once, in steps.
 
     They keep their order: the peer lists ids in the order of its keys, so that events which are
@@ -502,7 +503,7 @@ def not_held(
     return wanted[~held]
 
 
-def in_key_order(keys: OrderedKeys, key_range: KeyRange, ids: Ids) -> Generator[None, None, Ids]:
+def in_key_order(keys: OrderedKeys, key_range: KeyRange, ids: Ids) -> Steps[Ids]:
     """Return those of some ids that keys of a range have, in the order of the keys, in steps."""
     indices_of = _searcher(np.sort(ids), keys.count(key_range))
     ordered = [NO_IDS]
