@@ -1,7 +1,7 @@
 """Recon: set reconciliation over sorted keys (CIP-124), without I/O.
 
 `KeyStore` holds the keys and hashes any range of them. `VERSIONS` lists the versions of the
-protocol, best first. In reading order:
+protocol in which sides take turns, best first. In reading order:
 
     session  what all versions share: the theory, the actions, and one side's state
     keys/    the keys of a store, and what may be asked of them
@@ -44,7 +44,7 @@ from recon_node.recon.session import (
 )
 
 VERSIONS: Final[tuple[Version[Any], ...]] = (RECON_1_2, RECON_1_0)
-"""The versions that this node speaks, in the order in which an initiator offers them."""
+"""The versions in which sides take turns, in the order in which an initiator offers them."""
 
 __all__ = [
     "DEFAULT_SETTINGS",
