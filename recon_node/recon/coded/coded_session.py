@@ -203,8 +203,7 @@ class CodedSession(TurnSession[Message]):
 
     def _fetch_by_id(self) -> Generator[FetchById | None, Failed | None, TurnFindings]:
         """Have what the peer's turn names by id fetched; return what it names."""
-        findings = TurnFindings()
-        yield from self._find_lacking(findings)
+        findings = yield from self._find_lacking()
         failed: list[bytes] = []
         in_order = findings.difference is None
         for ids in findings.we_lack:
@@ -223,15 +222,14 @@ class CodedSession(TurnSession[Message]):
             findings.failed = np.frombuffer(b"".join(failed), "<u8").astype(np.uint64)
         return findings
 
-    def _find_lacking(self, findings: TurnFindings) -> Steps[None]:
+    def _find_lacking(self) -> Steps[TurnFindings]:
         """Find out what the peer holds and we lack."""
-        key_range, keys = self.side.key_range, self.side.keys
+        key_range, keys, turn = self.side.key_range, self.side.keys, self._turn.messages
         if key_range is None:
-            return
-        findings.where, turn = key_range, self._turn.messages
-        last = turn[-1]
+            return TurnFindings()
+        findings, last = TurnFindings(key_range), turn[-1]
         if turn[0].key_range not in (None, key_range):
-            return  # to be trimmed: what it lists may lie elsewhere
+            return findings  # to be trimmed: what it lists may lie elsewhere
         if last.symbols is not None:
             findings.difference = yield from decode_difference(keys, key_range, last)
             if last.estimate is not None:
@@ -246,9 +244,10 @@ class CodedSession(TurnSession[Message]):
                 findings.where = where_they_differ(key_range, findings.parts)
         else:
             unchanged = self._keys_then == keys.lanes_of_all
-            yield from look_up_lists(findings, keys, turn, unchanged=unchanged)
+            findings = yield from look_up_lists(keys, key_range, turn, unchanged=unchanged)
         if findings.we_lack:
             findings.leave_out((yield from ids_of_keys(self.side.left_out_keys)))
+        return findings
 
     def _note_not_supplied(self, number: int, of: int) -> None:
         """Take note that events whose ids the peer named could not be fetched.
@@ -625,14 +624,17 @@ class TurnFindings:
 
 
 def look_up_lists(
-    findings: TurnFindings, keys: OrderedKeys, turn: Iterable[Message], *, unchanged: bool
-) -> Steps[None]:
+    keys: OrderedKeys, key_range: KeyRange, turn: Iterable[Message], *, unchanged: bool
+) -> Steps[TurnFindings]:
     """Find which ids of the peer's lists we lack, and the keys that it asks for in full.
 
-    `findings.where` is the session's range before. If `unchanged`, our keys are those of our last
-    turn.
+    Args:
+        keys: ours.
+        key_range: the session's range.
+        turn: the peer's.
+        unchanged: whether our keys are those of our last turn.
     """
-    key_range = findings.where
+    findings = TurnFindings(key_range)
     lower, with_lower, first = key_range.lower, False, key_range.lower
     for message in turn:
         lists = iter(message.lists())
@@ -659,6 +661,7 @@ def look_up_lists(
                     first = lower[:-1] if with_lower else lower
                 findings.where = KeyRange(max(first, key_range.lower), upper)
             lower, with_lower = upper, True
+    return findings
 
 
 def _split(held: list[tuple[int, bytes]], ids: Ids, wanted: Ids) -> tuple[Ids, tuple[bytes, ...]]:
