@@ -48,7 +48,6 @@ from recon_node.base.connection import (
 )
 from recon_node.base.files import draft_of, move_into_place
 from recon_node.base.program import cleaned_up_when_stopped
-from recon_node.base.setting_types import parse_seconds
 from recon_node.base.terminal import Command, echo, shown
 
 WIDTH_OF_FILES: Final = 200
@@ -384,6 +383,8 @@ def pages(
 
 def _end_of(context: Any, param: Any, value: str | None) -> int | None:
     """Return the end of a time span that starts now, in Unix seconds; a callback of click."""
+    from recon_node.base.setting_types import parse_seconds  # a tenth of a second
+
     if value is None:
         return None
     try:

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from recon_node.base.connection import Connection, Request
 from recon_node.base.terminal import echo, human_size, json_option, print_json, print_result
-from recon_node.ceramic import StreamId
 from recon_node.cli.command import (
     CommandError,
     ListedInterest,
@@ -32,6 +31,7 @@ from recon_node.cli.command import (
 )
 
 if TYPE_CHECKING:
+    from recon_node.ceramic import StreamId
     from recon_node.store import Interest
 
 FIRST_SYNC = 3.0
@@ -552,6 +552,8 @@ def add_interest(node: Connection, interest: tuple[str, ...], as_json: bool) -> 
       recon-node interests add model=kjzl6hvfrbw6c... shard=1/4
       recon-node interests add kh4q0ozorrgaq2mezktnrmdwleo1d
     """
+    from recon_node.store import Interest  # half a second
+
     wanted = _parse(interest)
     answer = node.exchange(Request("POST", "/ceramic/interests", json=_as_json(wanted))).check()
     print_result(
@@ -561,7 +563,7 @@ def add_interest(node: Connection, interest: tuple[str, ...], as_json: bool) -> 
     )
     if answer.warning:
         echo(answer.warning, err=True)
-    if not isinstance(wanted, StreamId) and wanted.sort_key not in USUAL_SORT_KEYS:
+    if isinstance(wanted, Interest) and wanted.sort_key not in USUAL_SORT_KEYS:
         echo(
             f"note: {wanted.sort_key!r} is not a usual sort key ({', '.join(USUAL_SORT_KEYS)}); "
             "it only matches events whose header has it as `sep`",
@@ -611,6 +613,8 @@ def _parse(fields: tuple[str, ...]) -> Interest | StreamId:
 
 def _as_json(wanted: Interest | StreamId) -> dict[str, Any]:
     """Return an interest as the API takes it."""
+    from recon_node.ceramic import StreamId  # a tenth of a second, which `peers` does not need
+
     if isinstance(wanted, StreamId):
         return {"streamId": str(wanted)}
     body = {"sep": wanted.sort_key, "sepValue": wanted.sort_value}
