@@ -25,7 +25,7 @@ A key that a peer lists is not ours until its event is here and valid. So before
 it has the events of new keys fetched. A key whose event does not arrive is *left out*. The peer is
 to blame if it did not supply the event (*not supplied*), and is not if this node refuses it or does
 not want it (*unwanted*). A driver that wants to see keys before events fetches nothing by id, and
-is told the keys.
+gets the keys.
 
 A turn may be too long for one message. Then the peer says that its turn continues, and the answer
 is due only after the last message (`Side.answer_due`). It may be several messages as well.
@@ -38,7 +38,7 @@ Why a session ends: a gap that differs is answered by a split into smaller gaps,
 request for a list. So after O(log n) messages without a listed key, every difference is inside a
 gap that gets listed, and each listed key is one more key that both sides hold. A peer that keeps a
 session going without either is stopped after `max_idle_rounds`. The store may change under the
-session: a key added meanwhile makes its gap differ, and is either told in this session or left for
+session: a key added meanwhile makes its gap differ, and is either sent in this session or left for
 the next one.
 
 Why both sides then hold the same keys: a session ends well only when both have stated one hash of

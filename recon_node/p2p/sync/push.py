@@ -4,21 +4,21 @@ CIP-124, "Random Peer Sync Order": when an event arrives, from the user or from 
 messages go to a set of random peers, so that the number of nodes with the event grows
 exponentially. Only peers with an interest in the key are drawn, and each key has a draw of its own,
 so that a peer is reached however few others share its interests. A key is not pushed to a peer that
-told us of it.
+listed it.
 
 The first key after a while is pushed at once; those that come within `push_delay` of a push are
 collected for the next one.
 
 A push is a sync about the changed part of a common range: the streams of the new keys, and what
 lies between them. Where the sides differ elsewhere is left to the rounds of syncs. So a push
-costs about the same in a large set as in a small one. New keys that others told us of are apart
+costs about the same in a large set as in a small one. New keys that others listed are apart
 from those of our own clients, and many are apart from few: what anybody sends in masses does not
 hold up the rest.
 
 If each node pushed an event to three others once, it would miss 6 % of them: s = exp(-3 (1 - s)),
 in Demers et al., "Epidemic Algorithms for Replicated Database Maintenance" (1987). So there are
 `WAVES` waves of pushes. The later ones go to peers that are not known to have the key: they did
-not tell us of it, and no session agreed with them since it came. In a connected network that leaves
+not list it, and no session agreed with them since it came. In a connected network that leaves
 hardly anyone out, and most of what it costs are syncs that find nothing to do.
 """
 

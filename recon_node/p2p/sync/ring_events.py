@@ -3,7 +3,7 @@
 Events come in whatever order. An EventId without a height says nothing of where an event stands in
 its stream, so the store takes an event only when its history is here. A ceramic-one node sends a
 stream's events in the order of their CIDs, which is random. So those that depend on an event that
-has not come are set aside, in bounded memory, and handed to the store once it has.
+has not come are set aside, in bounded memory, and admitted once it has.
 
 What is still aside when a session that brought nothing new has ended is refused. An event that is
 refused, for whatever reason, does not end the session: its key counts as one that the peer alone

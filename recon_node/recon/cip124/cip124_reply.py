@@ -118,8 +118,8 @@ class Cip124Reply:
         start, end = self._around(self.reach)[1], self._around(upper)[0]
         for pivot, positions in self._finger.pivots(start, end, parts):
             self._positions[pivot] = positions
-            self.tell_key(pivot)
-        self.tell(upper)
+            self.write_key(pivot)
+        self.write_hash(upper)
 
     def match(self, upper: bytes) -> None:
         """Cover everything up to a bound as matching."""
@@ -131,7 +131,7 @@ class Cip124Reply:
             upper, self._matched_to = self._matched_to, None
             self._append(self._hash_between(self._bounds[-1], upper), upper)
 
-    def tell(self, upper: bytes, ahash: bytes | None = None) -> None:
+    def write_hash(self, upper: bytes, ahash: bytes | None = None) -> None:
         """Write a hash (by default that of our keys) up to a bound that the peer should see."""
         self._makes_progress = True
         self.close_match()
@@ -144,10 +144,10 @@ class Cip124Reply:
         self.close_match()
         self._append(ahash, upper)
 
-    def tell_key(self, key: bytes, ahash: bytes | None = None) -> None:
+    def write_key(self, key: bytes, ahash: bytes | None = None) -> None:
         """Write a key of ours, and the hash up to it."""
         self.sent.append(key)
-        self.tell(key, ahash)
+        self.write_hash(key, ahash)
 
     def message(self) -> Cip124Message:
         """Finish the message."""

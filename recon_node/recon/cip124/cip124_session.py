@@ -18,9 +18,9 @@ agreement about that, whatever arrived since.
 Keys left out
 -------------
 Every Ahash is of the sender's own keys, and every bound except the first and the last is a key that
-the sender holds. So a side that gave up keys of the peer's states other hashes than the peer, and
+the sender holds. So a side that left out keys of the peer's states other hashes than the peer, and
 the two can never state the same one. What ends the session then is that each side knows when it has
-nothing left to learn or to tell:
+nothing left to learn or to send:
 
 - A bound of the peer's that we do not hold cannot be a bound of our answer. The two gaps beside it
   are answered as one; the peer's hash of that is the sum of its two hashes and of the key.
@@ -82,7 +82,7 @@ _ENDS: Final = frozenset({_Gap.MATCHES, _Gap.SETTLED})
 _REPEATS: Final = 3
 """A round that repeats itself so often in a row will always do: other keys were listed by then. A
 peer whose pivots were refused says the same three times first: what it sent while it learned keys
-does not count, and what it tells then has to be in vain twice."""
+does not count, and what it sends then has to be in vain twice."""
 
 
 _MAX_NEWS: Final = 16
@@ -220,7 +220,7 @@ class Session10(TurnSession[Cip124Message]):
         gaps: set[_Gap] = set()
         if reply.last_bound < bounds[0]:
             reply.sent.append(reply.last_bound)
-            reply.tell(bounds[0])
+            reply.write_hash(bounds[0])
             gaps.add(_Gap.DIFFERS)
         passed = 0  # lanes of the peer's keys up to a bound that we do not hold
         lower = reply.reach
@@ -245,10 +245,10 @@ class Session10(TurnSession[Cip124Message]):
                 break
         if reply.reach < end:
             reply.still_open += self._open.between(lower, end)
-            reply.tell(end)
+            reply.write_hash(end)
         last = self._last_bound(message)
         if reply.reach < last:
-            reply.tell_key(last)
+            reply.write_key(last)
             gaps.add(_Gap.DIFFERS)
         answer = reply.message()
         self.side.key_range = answer.key_range
@@ -278,7 +278,7 @@ class Session10(TurnSession[Cip124Message]):
         elif stands is _Gap.SETTLED:
             reply.settle(upper, fold(lanes))
         elif count == 0:
-            reply.tell(upper, ZERO)
+            reply.write_hash(upper, ZERO)
         elif stands is _Gap.ASKED_FOR:
             self._list(reply, upper, count, peer_holds_none=True)
         elif count <= self.side.settings.list_threshold:
@@ -318,13 +318,13 @@ class Session10(TurnSession[Cip124Message]):
                 reply.close_match()
                 reply.sent.append(key)
             else:
-                reply.tell_key(key, ZERO)
+                reply.write_key(key, ZERO)
         if page < count:
-            reply.tell(upper)
+            reply.write_hash(upper)
         elif peer_holds_none:
             reply.match(upper)
         else:
-            reply.tell(upper, ZERO)
+            reply.write_hash(upper, ZERO)
 
     def _go_on_listing(
         self, reply: Cip124Reply, upper: bytes, count: int, still_open: list[bytes]
@@ -335,8 +335,8 @@ class Session10(TurnSession[Cip124Message]):
         keys = [key for key in reply.keys_to(upper, page + len(passed)) if key not in passed]
         self.side.count_listed(len(keys[:page]))
         for key in keys[:page]:
-            reply.tell_key(key)
-        reply.tell(upper)
+            reply.write_key(key)
+        reply.write_hash(upper)
 
     def _first_bound(self, message: Cip124Message) -> bytes:
         """Return the message's lower bound; if it is a key, our first key when that is lower."""

@@ -35,7 +35,7 @@ LACKING                      agreed
 
 Neighbouring gaps that are agreed on are merged, and cost nothing at the end of a message. A side
 that has nothing left to ask *closes* with the digest of the whole range, including all that it has
-just told. A closing can be wrong because a key arrived meanwhile, on either side. The sides then
+just sent. A closing can be wrong because a key arrived meanwhile, on either side. The sides then
 reconcile the whole range again. A side does so for `_MAX_WRONG` openings and closings of its peer.
 What is new after that is left for the next session, because a busy node would never end this one.
 

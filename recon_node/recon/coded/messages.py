@@ -66,7 +66,7 @@ class Say(IntEnum):
     FINGERPRINT = 1
     """The fingerprint of the sender's keys in it."""
     KEYS = 2
-    """All keys that the sender holds in it, perhaps none: tell me those that I lack."""
+    """All keys that the sender holds in it, perhaps none: list those that I lack."""
     LACKING = 3
     """Keys in it that the receiver lacks: with these, the sides agree on it."""
 
@@ -128,11 +128,11 @@ class MessageFlag(IntFlag):
     GOES_ON = 16
     """The turn continues in another message, with gaps above those of this one."""
     LEFT_OUT = 32
-    """With CLOSING or AGREED: keys that the sender was told of and does not hold."""
+    """With CLOSING or AGREED: keys that the receiver listed and the sender left out."""
 
 
 class LeftOut(NamedTuple):
-    """Keys of the receiver's that the sender could not get, or refused."""
+    """Keys of the receiver's that the sender left out (`Side.left_out`)."""
 
     number: int
     digest: bytes
