@@ -28,8 +28,8 @@ from recon_node.ceramic import (
     InitHeader,
     InvalidEventError,
     StreamType,
+    event_id,
     has_plain_path,
-    header,
     parse_event,
     verify_signature,
 )
@@ -150,7 +150,7 @@ def test_a_tile_document_has_no_model() -> None:
     ],
 )
 def test_what_people_write_for_a_sort_value(sort_key: str, text: str, value: str) -> None:
-    assert header.sort_value_of(sort_key, text) == value
+    assert event_id.sort_value_of(sort_key, text) == value
 
 
 @pytest.mark.parametrize(
@@ -323,11 +323,11 @@ def test_of_sort_values_only_short_ones_are_remembered() -> None:
     """A sort value may be any bytes that someone made up; a model is always short."""
     for size, remembered in ((128, 1), (129, 0)):
         fields = with_header(sep="unique", unique=bytes(range(100, 228)) + bytes(size - 128))
-        before = header._remembered_text.cache_info().misses
+        before = event_id._remembered_text.cache_info().misses
         event = parse_event(signed_car(fields))
         assert event.header is not None
         assert multibase.decode(event.header.sep_value) == fields["header"]["unique"]
-        assert header._remembered_text.cache_info().misses - before == remembered
+        assert event_id._remembered_text.cache_info().misses - before == remembered
 
 
 # --- integers, as ceramic-one 0.58 takes them --------------------------------------------------
