@@ -62,10 +62,9 @@ attack: $(INSTALLED)  ## Attack nodes on the loopback, and compare with bounds (
 journeys: $(INSTALLED)  ## Count the files that messages, events, merges and rows cross
 	$(BIN)/python -m benchmarks.journeys
 
-bench-docs: $(INSTALLED)  ## Regenerate docs/benchmarks.md (a quarter of an hour; needs Node.js)
+bench-docs: $(INSTALLED)  ## Regenerate docs/benchmarks.md (a quarter of an hour)
 	$(BIN)/python -m benchmarks.key_store --keys 1000000 --json $(RESULTS)/key_store.json
-	$(BIN)/python -m benchmarks.reconcile --keys 10000,100000,1000000 --nostr-tools \
-		--json $(RESULTS)/reconcile.json
+	$(BIN)/python -m benchmarks.reconcile --keys 10000,100000,1000000 --json $(RESULTS)/reconcile.json
 	$(BIN)/python -m benchmarks.round_trips --keys 1000000 --json $(RESULTS)/round_trips.json
 	$(BIN)/python -m benchmarks.spark --events 1000000 --json $(RESULTS)/spark.json
 	$(BIN)/python -m benchmarks.publish $(RESULTS)/*.json --out docs

@@ -1,9 +1,8 @@
 """Partial interests: real daemons on one machine that want different models.
 
     python -m benchmarks.interests [--nodes N] [--rate R] [--seconds S] [--cut S] [--json FILE]
-    python -m benchmarks.interests fresh [--models N] [--events N] [--ceramic-one BINARY]
 
-The first form runs daemons of which each is interested in one or two of four models. Events are
+Runs daemons of which each is interested in one or two of four models. Events are
 written to random interested daemons all the time. Rows:
 
   spread  in normal operation
@@ -16,11 +15,6 @@ written to random interested daemons all the time. Rows:
   late_s                cut, kill: after the halves were joined, or the daemons started again, until
                         every interested daemon has every event
   misplaced             events at daemons that are not interested in them
-
-The second form: models, an event for each, and interests in all of them are given to three daemons
-whose interests were others, as a client does that has just started. `seconds` pass until each
-daemon has everything, of which `after_last_write_s` after the last write. With a binary of
-ceramic-one, the same is measured with three of its nodes.
 """
 
 from __future__ import annotations
@@ -45,7 +39,6 @@ from benchmarks.interests_daemons import (
     start,
     two_halves,
 )
-from benchmarks.interests_fresh import fresh
 from benchmarks.report import Row, progress, show
 
 KILLED: Final = 3
@@ -169,27 +162,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("form", nargs="?", choices=["network", "fresh"], default="network")
     parser.add_argument("--nodes", type=int, default=12)
     parser.add_argument("--rate", type=float, default=5.0, help="writes a second")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each phase")
     parser.add_argument("--cut", type=float, default=60.0, help="seconds; 0: leave this phase out")
-    parser.add_argument("--models", type=int, default=10)
-    parser.add_argument("--events", type=int, default=60)
-    parser.add_argument("--interval", type=float, default=2.0, help="sync_interval of `fresh`")
-    parser.add_argument("--ceramic-one", metavar="BINARY", help="to compare with")
     parser.add_argument("--directory", type=Path, help="for the logs; kept afterwards")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with ExitStack() as stack:
         directory = options.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directory.mkdir(parents=True, exist_ok=True)
-        if options.form == "fresh":
-            what = options.models, options.events, options.interval, directory
-            binaries = [None, options.ceramic_one] if options.ceramic_one else [None]
-            rows = [fresh(*what, binary) for binary in binaries]
-        else:
-            rows = run(options.nodes, options.rate, options.seconds, options.cut, directory)
+        rows = run(options.nodes, options.rate, options.seconds, options.cut, directory)
     show("Partial interests", rows, options.json)
 
 

@@ -8,7 +8,7 @@ of SQLite it is the size of the file.
 
 Every design lives in a process of its own. The measurements go round in passes, a share of each
 design's in every pass, so that what else the machine does hits all of them alike. Of the loads and
-the calls the median counts; of the inserts the mean, for some designs work off many at once.
+the calls the median counts; of the inserts the mean.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.key_store_designs import (
-    Blocks,
     Design,
     ReconKeyStore,
-    SortedListAndDelta,
     SqliteSums,
     SummingSortedList,
 )
@@ -61,8 +59,6 @@ class Contestant:
 DESIGNS = (
     Contestant("recon_node.KeyStore", ReconKeyStore),
     Contestant("SortedList, summing", SummingSortedList, 0.01),
-    Contestant("blocks + numpy prefix sums", Blocks),
-    Contestant("sorted list + numpy prefix + delta", SortedListAndDelta),
     Contestant("SQLite with SUM()", SqliteSums, 0.005),
 )
 

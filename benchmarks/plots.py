@@ -19,24 +19,16 @@ if TYPE_CHECKING:
 # The colours of Okabe and Ito, which colour-blind readers can tell apart.
 _COLOURS: Final = {
     "recon/1.2.0": "#CC79A7",
-    "recon/1.1.0": "#0072B2",
     "recon/1.0.0": "#56B4E9",
     "recon/1.0.0, 8 MiB": "#009E73",
     "negentropy": "#D55E00",
-    "nostr-tools": "#E69F00",
     "ceramic-one (simulated)": "#555555",
     "recon_node.KeyStore": "#0072B2",
 }
 _MARKERS: Final = {
     "recon/1.2.0": "^",
-    "recon/1.1.0": "o",
     "recon/1.0.0": "s",
     "negentropy": "D",
-    "nostr-tools": "v",
-}
-# nostr-tools speaks negentropy, so it is often in the same place; then both can be seen.
-_BENEATH: Final[dict[str, dict[str, Any]]] = {
-    "nostr-tools": {"markersize": 10, "markerfacecolor": "white", "linestyle": "--"}
 }
 _OTHER_COLOUR: Final = "#999999"
 _STYLE: Final[dict[Any, Any]] = {
@@ -255,7 +247,6 @@ def _plot_lines(panel: Axes, rows: Sequence[Row], across: str, column: str) -> N
             marker=_MARKERS.get(system, "^"),
             zorder=3 - 0.1 * depth,
             label=system,
-            **_BENEATH.get(system, {}),
         )
     panel.set_xticks(range(len(places)), [f"{place:,}" for place in places])
     panel.set_yscale("log")

@@ -18,10 +18,9 @@ Every contestant's result is checked: one that finds other differences ends the 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from benchmarks.contestants import CONTESTANTS, Contestant, Cost
-from benchmarks.nostr_tools import nostr_tools
 from benchmarks.pairs import Pair, Population, pairs
 from benchmarks.report import Row, new_file, numbers, show, track
 
@@ -30,20 +29,16 @@ _SHORT_S = 0.05
 _SHORT_RUNS = 5
 
 
-def run(
-    keys: Sequence[int],
-    differences: Sequence[int],
-    contestants: Mapping[str, Contestant] = CONTESTANTS,
-) -> list[Row]:
+def run(keys: Sequence[int], differences: Sequence[int]) -> list[Row]:
     """Measure all contestants over all sizes, numbers of differences and placements."""
-    for contestant in contestants.values():  # else the first row pays for what is made only once
+    for contestant in CONTESTANTS.values():  # else the first row pays for what is made only once
         contestant(Population(_WARM_UP_KEYS).pair(10, "scattered"))
     rows = []
     for size in keys:
         fitting = [number for number in differences if number <= size]
-        tasks = [(pair, name) for pair in pairs(Population(size), fitting) for name in contestants]
+        tasks = [(pair, name) for pair in pairs(Population(size), fitting) for name in CONTESTANTS]
         for pair, name in track(tasks, _describe):
-            rows.append(make_row(name, pair, _least(contestants[name], pair)))
+            rows.append(make_row(name, pair, _least(CONTESTANTS[name], pair)))
     return rows
 
 
@@ -99,21 +94,12 @@ def main() -> None:
         help="numbers of keys on one side only (default: 0,1,100,10000)",
     )
     parser.add_argument(
-        "--nostr-tools",
-        action="store_true",
-        help="measure the JavaScript negentropy of nostr-tools too (needs Node.js; npm installs\n"
-        "it into a cache folder)",
-    )
-    parser.add_argument(
         "--json", type=new_file, metavar="FILE", help="write the rows there as JSON"
     )
     options = parser.parse_args()
     if max(options.keys) < min(options.differences):
         parser.error("there are more differences than keys")
-    contestants = dict(CONTESTANTS)
-    if options.nostr_tools:
-        contestants["nostr-tools"] = nostr_tools()
-    show("Reconciliation", run(options.keys, options.differences, contestants), options.json)
+    show("Reconciliation", run(options.keys, options.differences), options.json)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import ceramic_one_simulated as simulation
-from benchmarks import nostr_tools
 from benchmarks.contestants import CONTESTANTS, WHOLE, WrongResultError, check_difference
 from benchmarks.negentropy import Items, Negentropy
 from benchmarks.pairs import Population, pairs
@@ -95,9 +94,3 @@ def test_ceramic_one_has_at_most_twenty_ranges_in_flight():
         answers = [answer for request in requests for answer in answering.receive(request)]
         requests = [request for answer in answers for request in asking.receive(answer)]
     assert most == simulation.IN_FLIGHT
-
-
-def test_without_node_the_flag_says_what_it_needs(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(SystemExit, match=r"needs Node\.js: the command `node` was not found"):
-        nostr_tools.nostr_tools()

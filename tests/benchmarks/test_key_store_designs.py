@@ -5,16 +5,13 @@ import random
 import pytest
 
 from benchmarks.key_store import DESIGNS
-from benchmarks.key_store_designs import Blocks, Design, SortedListAndDelta
+from benchmarks.key_store_designs import Design
 from benchmarks.keys import event_ids
 from recon_node.recon import KeyRange, Sha256a
 
 
 @pytest.fixture(params=DESIGNS, ids=lambda design: design.system)
-def design(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Design:
-    """A store of each design, with nodes so small that a few hundred keys split and merge them."""
-    monkeypatch.setattr(Blocks, "SIZE", 16)
-    monkeypatch.setattr(SortedListAndDelta, "DELTA", 50)
+def design(request: pytest.FixtureRequest) -> Design:
     made: Design = request.param.make()
     return made
 
