@@ -48,6 +48,10 @@ together, accompany the closing. A closing is right if that union and ours are e
 knows what the other holds, and they differ only in keys that one of them left out. AGREED repeats
 how many its sender left out. So refused keys take no extra turn.
 
+What comes after what: a turn is of one of the kinds of `Turn`, as its last message shows, and
+`_MAY_ANSWER` has the kinds that may answer it. So the kind of our last turn is the state of a
+session. What also matters is how often digests were wrong: only then are fingerprints salted.
+
 What a hostile author can make: two keys with the same id, which do not decode, and which between
 ranges look like one; and sets with equal sums of hashes, whose fingerprints are equal, so that
 ranges do not find their difference. Nobody can make an LtHash equal, so the closing is wrong. After
@@ -58,11 +62,12 @@ a walk over the keys, and what differs is listed in full.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import chain
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -107,7 +112,6 @@ from recon_node.recon.keys.sums import (
     Difference,
     Ids,
     LtHash,
-    Symbols,
     among,
     distinct,
     id_of,
@@ -150,28 +154,56 @@ _TURN_WEIGHT: Final = 96
 MiB, or of our own messages if they may be larger: 1.5 times that of MAX_TURN honest frames."""
 
 
+class Turn(Enum):
+    """What a turn is about. The values name it in errors."""
+
+    __hash__ = object.__hash__  # Enum's is slow, and each message takes one
+
+    NONE = "nothing"
+    DIGEST = "a digest of the whole range"
+    """An opening or a closing, perhaps with gaps."""
+    ESTIMATE = "an estimate"
+    """With the first symbols."""
+    SYMBOLS = "symbols"
+    """As many as the estimate asks for, or half as many again."""
+    GAPS = "gaps"
+
+
+_MAY_ANSWER: Final[Mapping[Turn, frozenset[Turn]]] = {
+    Turn.NONE: frozenset({Turn.DIGEST, Turn.GAPS}),
+    Turn.DIGEST: frozenset({Turn.DIGEST, Turn.GAPS, Turn.ESTIMATE}),
+    Turn.ESTIMATE: frozenset({Turn.DIGEST, Turn.GAPS, Turn.SYMBOLS}),
+    Turn.SYMBOLS: frozenset({Turn.DIGEST, Turn.GAPS, Turn.SYMBOLS}),
+    Turn.GAPS: frozenset({Turn.DIGEST, Turn.GAPS}),
+}
+"""What may follow a turn, beside AGREED and REFUSED, which end the session."""
+
+
+def kind_of(message: Message) -> Turn:
+    """Return the kind of a turn that ends with this message."""
+    if message.estimate is not None:
+        return Turn.ESTIMATE
+    if message.symbols is not None:
+        return Turn.SYMBOLS
+    return Turn.GAPS if message.closing is None else Turn.DIGEST
+
+
 class CodedSession(TurnSession[Message]):
     """One side of a session on `/ceramic/recon/1.2.0`."""
 
     def __init__(self, side: Side) -> None:
         self.side = side
+        self._said = Turn.NONE
+        """Our last turn."""
+        self._keys_then = -1
+        """The lanes of all our keys at that time."""
         self._turn = PeerTurn(side)
         self._wrong = 0
         """The peer's openings and closings that were wrong."""
         self._digests = 0
         """Openings and closings of both sides."""
-        self._digest_sent = False
-        """Whether our last turn had one of them."""
-        self._symbols_sent = 0
-        """Symbols in our last turn."""
-        self._keys_then = -1
-        """The lanes of all our keys at the time of our last turn."""
-        self._held = 0
-        """The number of our keys in the range when it was last opened, or a closing compared."""
         self._dense = False
         """Whether differences are known to lie close together."""
-        self._list_up_to = 0
-        """Keys of a gap that are listed because symbols would take more bytes."""
         self._salted: Salted | None = None
         """Of the fingerprints, once those without a salt have not helped."""
         self._not_supplied = 0
@@ -187,8 +219,8 @@ class CodedSession(TurnSession[Message]):
     def receive(self, message: Message) -> Actions[Message]:
         """Take the peer's message; once its turn is over, fetch what it names by id, and answer."""
         self.side.receive(goes_on=message.goes_on, max_turn=MAX_TURN)
-        due = Due(self._digest_sent, bool(self._symbols_sent), self._digests > _MAX_UNSALTED)
-        keys = self._turn.add(message, due)
+        self._check_due(message)
+        keys = self._turn.add(message)
         new_keys = self.side.learn(keys[:FETCHED_AT_ONCE])
         for start in range(FETCHED_AT_ONCE, len(keys), FETCHED_AT_ONCE):
             yield None
@@ -200,6 +232,23 @@ class CodedSession(TurnSession[Message]):
         del new_keys
         if self.side.answer_due:
             yield self._send((yield from self._respond((yield from self._fetch_by_id()))))
+
+    def _check_due(self, message: Message) -> None:
+        """Check that a message may follow our last turn.
+
+        Raises:
+            RemoteProtocolError: it may not.
+        """
+        kind = kind_of(message)
+        if kind not in _MAY_ANSWER[self._said]:
+            raise RemoteProtocolError(f"peer sent {kind.value} where none was due")
+        if message.salt is not None and not self._may_salt:
+            raise RemoteProtocolError("peer sent salted fingerprints where none were due")
+
+    @property
+    def _may_salt(self) -> bool:
+        """Whether so many digests were wrong that hashes may be steered, or ids alike."""
+        return self._digests > _MAX_UNSALTED
 
     def _fetch_by_id(self) -> Generator[FetchById | None, Failed | None, TurnFindings]:
         """Have what the peer's turn names by id fetched; return what it names."""
@@ -245,8 +294,9 @@ class CodedSession(TurnSession[Message]):
         else:
             unchanged = self._keys_then == keys.lanes_of_all
             findings = yield from look_up_lists(keys, key_range, turn, unchanged=unchanged)
-        if findings.we_lack:
-            findings.leave_out((yield from ids_of_keys(self.side.left_out_keys)))
+        if findings.we_lack and self.side.left_out_keys:
+            left_out = yield from ids_of_keys(self.side.left_out_keys)
+            findings.we_lack = [lacking[~among(lacking, left_out)] for lacking in findings.we_lack]
         return findings
 
     def _note_not_supplied(self, number: int, of: int) -> None:
@@ -279,7 +329,7 @@ class CodedSession(TurnSession[Message]):
 
     def _open(self, key_range: KeyRange) -> Steps[Message]:
         """Return an opening: with the number of our keys, and their ids if they are few."""
-        hashed = yield from self._hash(key_range)
+        hashed = yield from self.side.keys.lthash(key_range)
         opening = Message(key_range, closing=hashed.digest(), count=hashed.count)
         if not 0 < hashed.count <= _LISTED_AT_ONCE:
             return opening
@@ -292,80 +342,57 @@ class CodedSession(TurnSession[Message]):
         """Answer an opening or closing that is right; return None for others."""
         if last.closing is None:
             return None
-        left_out = yield from self._union(key_range, (yield from self._hash(key_range)))
-        theirs = last.closing if last.left_out is None else last.left_out.digest
-        if left_out.digest != theirs:
+        ours, left_out = yield from self._digest(key_range)
+        union = ours if left_out is None else left_out.digest
+        if union != (last.closing if last.left_out is None else last.left_out.digest):
             self._wrong += 1
             if self._wrong <= _MAX_WRONG:
                 return None
         self.side.finish()
-        return Message(verdict=MessageFlag.AGREED, left_out=left_out if left_out.number else None)
+        return Message(verdict=MessageFlag.AGREED, left_out=left_out)
 
-    def _close(self, key_range: KeyRange, last: Message) -> Steps[None]:
-        """Add the digest of all our keys to the last message of a turn that asks nothing."""
-        hashed = yield from self._hash(key_range)
-        last.closing = hashed.digest()
-        left_out = yield from self._union(key_range, hashed)
-        last.left_out = left_out if left_out.number else None
-
-    def _hash(self, key_range: KeyRange) -> Steps[LtHash]:
-        """Return the LtHash of our keys in the range, and take note of their number."""
-        hashed = yield from self.side.keys.lthash(key_range)
-        self._held = hashed.count
-        return hashed
-
-    def _union(self, key_range: KeyRange, ours: LtHash) -> Steps[LeftOut]:
-        """Return the number of the keys left out of the range, and the digest with all of ours."""
+    def _digest(self, key_range: KeyRange) -> Steps[tuple[bytes, LeftOut | None]]:
+        """Return the digest of our keys in the range, and what is left out of it, if anything."""
+        ours = yield from self.side.keys.lthash(key_range)
         left_out = self.side.left_out_in(key_range)
-        if left_out:
-            ours = ours.copy()
-            for start in range(0, len(left_out), _HASHED_A_STEP):
-                ours.merge(LtHash.of(*left_out[start : start + _HASHED_A_STEP]))
-                yield
-        return LeftOut(len(left_out), ours.digest())
+        if not left_out:
+            return ours.digest(), None
+        union = ours.copy()
+        for start in range(0, len(left_out), _HASHED_A_STEP):
+            union.merge(LtHash.of(*left_out[start : start + _HASHED_A_STEP]))
+            yield
+        return ours.digest(), LeftOut(len(left_out), union.digest())
 
     def _answer(
         self, key_range: KeyRange, turn: list[Message], findings: TurnFindings
     ) -> Steps[list[Message]]:
-        """Answer by symbols if they help, else by ranges."""
-        coded = yield from self._answer_by_symbols(key_range, turn[-1], findings)
-        if coded is not None:
-            return [coded]
-        yield from self._settle_salt(key_range, turn)
-        reply = CodedReply(
-            self.side,
-            key_range,
-            self._list_up_to,
-            dense=self._dense,
-            in_full=self._digests > _MAX_UNSALTED,
-            salt=None if self._salted is None else self._salted.salt,
-        )
-        self._list_up_to = 0
-        yield from self._answer_by_ranges(reply, key_range, turn, findings)
-        messages = reply.finish()
-        if not reply.asks:
-            yield from self._close(key_range, messages[-1])
-        return messages
-
-    def _answer_by_symbols(
-        self, key_range: KeyRange, last: Message, findings: TurnFindings
-    ) -> Steps[Message | None]:
-        """Return an estimate, or the symbols that an estimate asks for; None if ranges are better.
-
-        Takes note of whether the peer prefers ranges.
-        """
+        """Answer by an estimate or symbols if they help, else by ranges."""
+        last, list_up_to = turn[-1], 0
         if last.asks_by_digest_only and self._may_estimate(key_range, last.count):
             sketch = yield from self.side.keys.sketch(key_range)
             if sketch is not None:
                 self._dense = False
-                return make_estimate(self.side.keys, key_range, sketch)
-        elif last.symbols is not None:
-            if findings.difference is None:
-                symbols = yield from self._more_symbols(key_range, last, findings)
-                return None if symbols is None else Message(symbols=symbols)
-        elif self._symbols_sent:
-            self._dense = True  # the peer has seen our estimate, and goes by ranges
-        return None
+                return [make_estimate(self.side.keys, key_range, sketch)]
+        elif last.symbols is not None and findings.difference is None:
+            symbols, list_up_to = yield from self._more_symbols(key_range, last, findings)
+            if symbols is not None:
+                return [symbols]
+        elif last.symbols is None and self._said in (Turn.ESTIMATE, Turn.SYMBOLS):
+            self._dense = True  # the peer has seen an estimate, and goes by ranges
+        yield from self._settle_salt(key_range, turn)
+        reply = CodedReply(
+            self.side,
+            key_range,
+            list_up_to,
+            dense=self._dense,
+            in_full=self._may_salt,
+            salt=None if self._salted is None else self._salted.salt,
+        )
+        yield from self._answer_by_ranges(reply, key_range, turn, findings)
+        messages = reply.finish()
+        if not reply.asks:
+            messages[-1].closing, messages[-1].left_out = yield from self._digest(key_range)
+        return messages
 
     def _answer_by_ranges(
         self, reply: CodedReply, key_range: KeyRange, turn: list[Message], findings: TurnFindings
@@ -394,10 +421,10 @@ class CodedSession(TurnSession[Message]):
         """Take the peer's salt, or choose one after `_MAX_UNSALTED` digests."""
         closing = turn[-1].closing
         salt = next((message.salt for message in turn if message.salt is not None), None)
-        if closing is not None and self._digests > _MAX_UNSALTED:
-            salt = salt_of((yield from self._hash(key_range)).digest(), closing)
+        if closing is not None and self._may_salt:
+            salt = salt_of((yield from self.side.keys.lthash(key_range)).digest(), closing)
         if salt is not None:
-            self._salted = self._salted or Salted(self.side, self._held)
+            self._salted = self._salted or Salted(self.side, self.side.keys.count(key_range))
             self._salted.salt = salt
 
     def _answer_closing(self, reply: CodedReply, count: int | None) -> Steps[None]:
@@ -444,31 +471,31 @@ class CodedSession(TurnSession[Message]):
 
     def _more_symbols(
         self, key_range: KeyRange, received: Message, findings: TurnFindings
-    ) -> Steps[Symbols | None]:
-        """Return as many of our symbols as it takes, or None if ranges are better."""
+    ) -> Steps[tuple[Message | None, int]]:
+        """Return as many of our symbols as it takes, or None if ranges are better.
+
+        Then the number of keys of a gap up to which listing them takes fewer bytes comes with it.
+        """
         sketch = yield from self.side.keys.sketch(key_range)
         if sketch is None or received.symbols is None:
-            return None
+            return None, 0
+        number = list_up_to = 0
         if received.estimate is not None:
-            chosen = plan(sketch, findings.parts, received)
-            number, self._dense = chosen.symbols, chosen.dense
-            self._list_up_to = chosen.list_up_to
-        elif self._symbols_sent == FIRST_SYMBOLS:  # else the peer's were the second attempt
+            number, self._dense, list_up_to = plan(sketch, findings.parts, received)
+        elif self._said is Turn.ESTIMATE:  # else the peer's were the second attempt
             number = ceil(len(received.symbols) * _MORE_SYMBOLS)
-        else:
-            return None
         most = (self.side.settings.message_bytes - _RESERVE) // SYMBOL_SIZE
         if not FIRST_SYMBOLS < number <= min(MAX_SYMBOLS, most):
-            return None
-        return sketch.symbols.first(number).copy()
+            return None, list_up_to
+        return Message(symbols=sketch.symbols.first(number).copy()), 0
 
     def _may_estimate(self, key_range: KeyRange, theirs: int | None) -> bool:
         """Return whether to answer a wrong closing with an estimate."""
-        ours = self._held
+        ours = self.side.keys.count(key_range)
         few = min(ours, ours if theirs is None else theirs)
         many = 0 if theirs is None else abs(ours - theirs)
         return (
-            self._digests <= _MAX_UNSALTED
+            not self._may_salt
             and few > self._few
             and symbols_for(many) <= MAX_SYMBOLS
             and (ours <= _MAX_SKETCHED or key_range in self.side.interests)
@@ -481,28 +508,14 @@ class CodedSession(TurnSession[Message]):
 
     def _send(self, turn: list[Message]) -> Send[Message]:
         """Take note of what our turn is about, and send it."""
-        last = turn[-1]
-        self._keys_then = self.side.keys.lanes_of_all
-        self._digest_sent = last.closing is not None
-        self._digests += self._digest_sent
-        self._symbols_sent = 0 if last.symbols is None else len(last.symbols)
+        self._said, self._keys_then = kind_of(turn[-1]), self.side.keys.lanes_of_all
+        self._digests += self._said is Turn.DIGEST
         return Send(turn)
 
 
 def _as_names(ids: Ids) -> list[bytes]:
     joined = ids.astype("<u8").tobytes()
     return [joined[at : at + ID_SIZE] for at in range(0, len(joined), ID_SIZE)]
-
-
-class Due(NamedTuple):
-    """What the peer may send beside gaps and closings."""
-
-    estimate: bool
-    """Symbols with an estimate, and none without: our last turn had an opening or closing."""
-    symbols: bool
-    """Symbols: our last turn had some."""
-    salt: bool
-    """Salted fingerprints: `_MAX_UNSALTED` digests have not helped."""
 
 
 class PeerTurn:
@@ -514,13 +527,13 @@ class PeerTurn:
         """About how many bytes of memory its bounds and keys take."""
         self.messages: list[Message] = []
 
-    def add(self, message: Message, due: Due) -> list[bytes]:
+    def add(self, message: Message) -> list[bytes]:
         """Take a message, and settle the session's range or end by it; return the keys it lists.
 
         Raises:
-            RemoteProtocolError: it is not due, or not about the range.
+            RemoteProtocolError: it is not about the range, or says something beside symbols.
         """
-        self._check_coded(message, due)
+        self._check_coded(message)
         keys = self._read(message)
         self.messages.append(message)
         return keys
@@ -568,25 +581,17 @@ class PeerTurn:
                 raise RemoteProtocolError(f"key outside the range: {key.hex()}")
         return keys
 
-    def _check_coded(self, message: Message, due: Due) -> None:
-        """Check that a salt, an estimate or symbols come where they are due, and alone.
+    def _check_coded(self, message: Message) -> None:
+        """Check that symbols and an estimate come alone, and that its bounds lie in the range.
 
         Raises:
             RemoteProtocolError: they do not.
         """
-        if message.salt is not None and not due.salt:
-            raise RemoteProtocolError("peer sent salted fingerprints where none were due")
-        if not message.is_coded:
+        if message.symbols is None and message.estimate is None:
             return
-        if self.messages or message.has_gaps_or_ends:
-            raise RemoteProtocolError("peer sent symbols beside something else")
-        if message.symbols is None or (message.estimate is not None) != due.estimate:
-            raise RemoteProtocolError("peer sent symbols, or an estimate, where none was due")
-        if message.estimate is None:
-            if not due.symbols:
-                raise RemoteProtocolError("peer sent symbols where none were due")
-            return
-        key_range, bounds = self._side.key_range, message.estimate.bounds
+        if self.messages or message.has_gaps_or_ends or message.symbols is None:
+            raise RemoteProtocolError("peer sent symbols beside something else, or none")
+        key_range, bounds = self._side.key_range, message.estimate and message.estimate.bounds
         assert key_range is not None
         if bounds and not (key_range.lower < bounds[0] and bounds[-1] < key_range.upper):
             raise RemoteProtocolError("peer's bounds lie outside the range")
@@ -616,11 +621,6 @@ class TurnFindings:
         if not len(self.failed):  # the usual case
             return NO_IDS
         return self.we_lack[index][among(self.we_lack[index], self.failed)]
-
-    def leave_out(self, ids: Ids) -> None:
-        """Take the ids of keys that we left out away from what we lack."""
-        if len(ids):
-            self.we_lack = [lacking[~among(lacking, ids)] for lacking in self.we_lack]
 
 
 def look_up_lists(
@@ -675,8 +675,6 @@ def _split(held: list[tuple[int, bytes]], ids: Ids, wanted: Ids) -> tuple[Ids, t
 
 def ids_of_keys(keys: Sequence[bytes]) -> Steps[Ids]:
     """Return the ids of some keys, in steps."""
-    if not keys:  # the usual case
-        return NO_IDS
     ids = []
     for number, key in enumerate(keys):
         if number % _IDS_A_STEP == _IDS_A_STEP - 1:

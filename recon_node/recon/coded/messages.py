@@ -187,11 +187,6 @@ class Message:
     """What precedes each key in the fingerprints of this message, if anything."""
 
     @property
-    def is_coded(self) -> bool:
-        """Whether it has symbols, or an estimate."""
-        return self.symbols is not None or self.estimate is not None
-
-    @property
     def has_gaps_or_ends(self) -> bool:
         """Whether it has anything that may not stand beside symbols or an estimate."""
         return bool(
