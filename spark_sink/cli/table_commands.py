@@ -318,7 +318,7 @@ def rebuild(tables: Location, name: str, url: str, token: str | None, as_json: b
       spark-sink rebuild --tables ./tables raw_events --url http://127.0.0.1:5101
     """
     from spark_sink.source.feed_client import DEFAULT_PATIENCE, Feed
-    from spark_sink.tables.directory import lock
+    from spark_sink.tables.tables import lock
     from spark_sink.upkeep.maintenance import rebuild as rebuild_table
 
     with lock(tables, make=False):
@@ -341,7 +341,7 @@ def optimize(tables: Location, names: tuple[str, ...], as_json: bool) -> None:
       spark-sink optimize --tables ./tables
       spark-sink optimize --tables ./tables raw_events event_states
     """
-    from spark_sink.tables.directory import lock
+    from spark_sink.tables.tables import lock
     from spark_sink.upkeep.maintenance import optimize as optimize_tables
 
     with lock(tables, make=False):
@@ -374,7 +374,7 @@ def vacuum(
       spark-sink vacuum --tables ./tables --dry-run
       spark-sink vacuum --tables ./tables --history 0h stream_tips
     """
-    from spark_sink.tables.directory import lock
+    from spark_sink.tables.tables import lock
     from spark_sink.upkeep.maintenance import vacuum as vacuum_tables
 
     with lock(tables, make=False):
@@ -402,7 +402,7 @@ def forget(tables: Location, whom: tuple[str, ...], yes: bool, as_json: bool) ->
       spark-sink forget --tables ./tables kjzl6kcym7w8y...
       spark-sink forget --tables ./tables did:key:z6Mk... --yes
     """
-    from spark_sink.tables.directory import lock
+    from spark_sink.tables.tables import lock
     from spark_sink.upkeep.maintenance import forget as forget_streams
     from spark_sink.upkeep.maintenance import streams_of
 

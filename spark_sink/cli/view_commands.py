@@ -46,7 +46,7 @@ def create(tables: Location, model: str, name: str | None, as_json: bool) -> Non
     """
     from spark_sink.errors import ConflictError
     from spark_sink.tables.catalog import open_view
-    from spark_sink.tables.directory import lock
+    from spark_sink.tables.tables import lock
     from spark_sink.views.keeping import Views, create_view
 
     try:

@@ -46,8 +46,8 @@ from spark_sink.derive.transforms import NEED_MODELS
 from spark_sink.derive.workers import LocalWorkers, Workers
 from spark_sink.errors import SinkError
 from spark_sink.schema import PARTITIONS, TABLES, UNPROCESSED, partition_of
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import Staged, Stager
+from spark_sink.tables.tables import Tables
 
 # Positions per step when the tables are far behind. Each step reads whole streams back, so a few
 # long steps are faster than many short ones, within the limits of memory.
@@ -174,7 +174,7 @@ class Derivation:
         if table.only_grows:
             rows = table.append(rows, upto)
         else:
-            *earlier, last = rows.portions(table.spec.schema, _MERGE_BYTES)
+            *earlier, last = rows.chunks(table.spec.schema, _MERGE_BYTES)
             for part in earlier:
                 table.revise(part, upto)
             table.put(last, upto)
@@ -183,7 +183,7 @@ class Derivation:
     def _revise(self, name: str, rows: Staged, towards: int) -> None:
         if rows.num_rows:
             table = self._tables.derived[name]
-            for part in rows.portions(table.spec.schema, _MERGE_BYTES):
+            for part in rows.chunks(table.spec.schema, _MERGE_BYTES):
                 table.revise(part, towards)
             self._tables.on_write(name, rows)
 

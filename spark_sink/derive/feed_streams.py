@@ -48,8 +48,8 @@ from recon_node.streams import (
 from spark_sink.derive.child_process import killed_if_slow
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import DERIVATION_COLUMNS, PARTITION_COLUMN, partition_of
-from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.raw_files import ordered_slices
+from spark_sink.tables.sink_table import SinkTable
 
 #: The columns that all rows of a stream share, by name.
 Columns = dict[str, Any]
@@ -358,7 +358,7 @@ class SetAsideStreams:
     by_other_versions: frozenset[bytes] = frozenset()
 
     @classmethod
-    def read(cls, table: FeedTable | None) -> "SetAsideStreams":
+    def read(cls, table: SinkTable | None) -> "SetAsideStreams":
         """Read the table `unprocessed_streams`; without one, no stream is set aside."""
         if table is None or not table.position:
             return cls()

@@ -36,7 +36,7 @@ from spark_sink.run.pipeline import QuerySettings, Sink, start_query
 from spark_sink.run.spark_session import translate
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.delta_log import Reading
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 
 #: Seconds to wait for the current batch at the end.
 SINK_CLOSE_TIMEOUT: Final = 30.0

@@ -45,9 +45,9 @@ import pyarrow.compute as pc
 from spark_sink.derive.workers import Workers
 from spark_sink.errors import SinkError, damaged
 from spark_sink.source.feed_client import Feed, Head
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.placement import LeaveOut, Placement, Positions
 from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
+from spark_sink.tables.tables import Tables
 
 # Rows that are fetched for one commit.
 _ROWS_PER_COMMIT: Final = 50_000

@@ -51,10 +51,10 @@ from spark_sink.run.spark_session import translate
 from spark_sink.source.data_source import ReconRanges, ranges_in
 from spark_sink.source.feed_client import Feed
 from spark_sink.source.source_options import SourceOptions
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import FAULTS
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import StagedFeed, stage_feed
+from spark_sink.tables.tables import Tables
 from spark_sink.views.keeping import Views
 
 #: Positions per batch unless told otherwise. Between two batches, the node waits for the commit and

@@ -28,16 +28,16 @@ from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.catalog import made_from
 from spark_sink.tables.delta_log import Reading
-from spark_sink.tables.directory import (
+from spark_sink.tables.location import Location, absolute, local_directory
+from spark_sink.tables.retention import Retention
+from spark_sink.tables.staging import Staged
+from spark_sink.tables.tables import (
     CHECKPOINT_DIR,
     SCRATCH_DIR,
     Tables,
     check_checkpoint,
     lock,
 )
-from spark_sink.tables.location import Location, absolute, local_directory
-from spark_sink.tables.retention import Retention
-from spark_sink.tables.staging import Staged
 
 # Seconds to wait for the node at the start.
 _START_TIMEOUT: Final = 30.0

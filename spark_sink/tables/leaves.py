@@ -47,7 +47,7 @@ from spark_sink.tables.staging import (
     by_partition,
     conforming,
     folder_of,
-    in_portions,
+    in_chunks,
     read_file_upto,
     rows_in,
 )
@@ -62,7 +62,7 @@ _LEAVES: Final = 128
 _COMPRESSION: Final = 4
 # Bytes of files to rewrite together at most, and how many are in memory at once, nearly.
 _MOST_BYTES: Final = 64 * 1024 * 1024
-_PORTION_BYTES: Final = 16 * 1024 * 1024
+_CHUNK_BYTES: Final = 16 * 1024 * 1024
 _MOST_ROW_BYTES: Final = 512 * 1024 * 1024
 # At the end of a leaf; more than its footer has.
 _FOOTER_BYTES: Final = 64 * 1024
@@ -111,7 +111,7 @@ class Leaves:
 
     def __init__(self, schema: pa.Schema, path: Location) -> None:
         self._path = path
-        self._feed_schema = pa.schema([*schema, _CHANGE_FIELD])
+        self._change_schema = pa.schema([*schema, _CHANGE_FIELD])
         self._schema = pa.schema(f for f in schema if f.name != PARTITION_COLUMN)
         self._spans: dict[str, tuple[bytes, bytes]] = {}
 
@@ -135,14 +135,14 @@ class Leaves:
         if any(unit.size > _MOST_BYTES for unit in units):
             return None
         actions: list[Action] = []
-        feed = [self._feed_schema.empty_table()]
+        changes = [self._change_schema.empty_table()]
         try:
-            for portion in in_portions(units, attrgetter("size"), _PORTION_BYTES):
-                actions += self._rewrite(portion, feed)
+            for chunk in in_chunks(units, attrgetter("size"), _CHUNK_BYTES):
+                actions += self._rewrite(chunk, changes)
         except _TooLargeError:
             return None
-        changes = by_partition(pa.concat_tables(feed).sort_by(PARTITION_COLUMN))
-        return actions + concurrently(self._path, self._write_changes, changes)
+        ordered = by_partition(pa.concat_tables(changes).sort_by(PARTITION_COLUMN))
+        return actions + concurrently(self._path, self._write_changes, ordered)
 
     def _files(self, table: DeltaTable, partitions: Collection[int]) -> dict[int, list[_Leaf]]:
         """List the files of some partitions."""
@@ -187,25 +187,30 @@ class Leaves:
                 yield _Unit(partition, groups[place], most, assigned.slice(start, number))
                 start += number
 
-    def _rewrite(self, units: Sequence[_Unit], feed: list[pa.Table]) -> Iterator[Action]:
-        """Write the files of units anew; yield the actions, and add what changes to the feed."""
-        read = iter(
-            concurrently(self._path, self._read, [leaf for unit in units for leaf in unit.leaves])
-        )
+    def _rewrite(self, units: Sequence[_Unit], changes: list[pa.Table]) -> Iterator[Action]:
+        """Write the files of units anew; yield the actions, and add what changes to `changes`."""
+        # One list of files, and one table of the rows of all units: the requests of a store are
+        # made together, and Arrow takes longer for a call than for the rows of a small file.
+        leaves = [leaf for unit in units for leaf in unit.leaves]
+        read = iter(concurrently(self._path, self._read, leaves))
         old, of_old = _numbered(self._concatenated(read, len(unit.leaves)) for unit in units)
         new, of_new = _numbered(unit.rows for unit in units)
-        place = pc.index_in(new[_KEY], value_set=old[_KEY])
+        place = pc.index_in(new[_KEY], value_set=old[_KEY])  # null: the row is inserted
         before = old.take(place)
+        # As Python's values, because Arrow compares neither lists nor maps.
         pairs = zip(before.to_pylist(), new.to_pylist(), strict=True)
         differs = pa.array([one != other for one, other in pairs], pa.bool_())
-        before, after, was = (array.filter(differs) for array in (before, new, pc.is_valid(place)))
-        feed += self._changes(before.filter(was), after.filter(was), after.filter(pc.invert(was)))
+        before, after, was = (rows.filter(differs) for rows in (before, new, pc.is_valid(place)))
+        inserted = after.filter(pc.invert(was))
+        changes += self._changes(before.filter(was), after.filter(was), inserted)
         of_after = of_new.filter(differs)
+        # No rows of a unit in which nothing differs: its files stay.
         kept = pc.and_not(
             pc.is_in(of_old, value_set=of_after), pc.is_in(old[_KEY], value_set=after[_KEY])
         )
         rows = pa.concat_tables([old.filter(kept), after])
         numbers = pa.concat_arrays([of_old.filter(kept.combine_chunks()), of_after])
+        # Sorted by stream within each unit, as leaves are, to be cut where a unit ends.
         keys = pa.table({"unit": numbers, "key": rows[_KEY]})
         order = pc.sort_indices(keys, [("unit", "ascending"), ("key", "ascending")])
         rows = rows.combine_chunks().take(order)
@@ -242,8 +247,8 @@ class Leaves:
             of_kind = pa.repeat(pa.scalar(kind), rows.num_rows)
             columns = {name: rows[name] for name in self._schema.names}
             columns |= {PARTITION_COLUMN: partitions, CHANGE_TYPE: of_kind}
-            names = self._feed_schema.names
-            yield pa.table([columns[name] for name in names], schema=self._feed_schema)
+            names = self._change_schema.names
+            yield pa.table([columns[name] for name in names], schema=self._change_schema)
 
     def _write_leaf(self, part: tuple[int, pa.Table]) -> Action:
         """Write rows of a partition to a new file; return the action."""

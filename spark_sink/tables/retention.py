@@ -146,7 +146,7 @@ class Tidying:
         return {} if wanted.items() <= current.items() else wanted
 
     def tidy(self, merge: Callable[[], None] | None, *, idle: bool) -> bool:
-        """Tidy if it is time for that, and return whether it was: see `FeedTable.tidy`.
+        """Tidy if it is time for that, and return whether it was: see `SinkTable.tidy`.
 
         Args:
             merge: merges small files; None: they are not merged.
@@ -248,7 +248,7 @@ def _fitting_in_memory(
 
     A small file with repetitive rows may be too large on its own; it is skipped.
     """
-    portion: list[DataFile] = []
+    chunk: list[DataFile] = []
     kept: list[pa.Table] = []
     size = 0
     for file in files:
@@ -258,12 +258,12 @@ def _fitting_in_memory(
         if rows is None:
             continue
         if size + rows.nbytes > _MAX_ROW_BYTES:
-            yield portion, kept
-            portion, kept, size = [], [], 0
-        portion.append(file)
+            yield chunk, kept
+            chunk, kept, size = [], [], 0
+        chunk.append(file)
         kept.append(rows)
         size += rows.nbytes
-    yield portion, kept
+    yield chunk, kept
 
 
 def optimize(table: DeltaTable) -> int:

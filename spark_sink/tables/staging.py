@@ -74,10 +74,10 @@ class Staged:
         """Read all rows."""
         return pa.concat_tables([schema.empty_table(), *self._tables(schema)])
 
-    def portions(self, schema: pa.Schema, most: int) -> Iterator[pa.Table]:
-        """Read all rows, about `most` bytes at a time; yields at least one portion."""
+    def chunks(self, schema: pa.Schema, most: int) -> Iterator[pa.Table]:
+        """Read all rows, about `most` bytes at a time; yields at least one chunk."""
         tables = chain([schema.empty_table()], self._tables(schema))
-        return map(pa.concat_tables, in_portions(tables, attrgetter("nbytes"), most))
+        return map(pa.concat_tables, in_chunks(tables, attrgetter("nbytes"), most))
 
     def _tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
         yield from self.tables
@@ -85,21 +85,21 @@ class Staged:
             yield read_file(file.location, file.path, file.partition, schema)
 
 
-def in_portions(
+def in_chunks(
     items: Iterable[Item], size_of: Callable[[Item], int], most: int
 ) -> Iterator[list[Item]]:
-    """Divide items into portions of up to `most` bytes, or a single larger item."""
-    portion: list[Item] = []
+    """Divide items into chunks of up to `most` bytes, or a single larger item."""
+    chunk: list[Item] = []
     size = 0
     for item in items:
         item_size = size_of(item)
         if size and size + item_size > most:
-            yield portion
-            portion, size = [], 0
-        portion.append(item)
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(item)
         size += item_size
-    if portion:
-        yield portion
+    if chunk:
+        yield chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ def stage_feed(
         TablesError: the files cannot be written.
     """
     placed = (rows for rows in map(placement.place, batches) if rows.num_rows)
-    for portion in in_portions(placed, attrgetter("nbytes"), MAX_STAGED_BYTES):
-        part = feed_rows(pa.Table.from_batches(portion))
+    for chunk in in_chunks(placed, attrgetter("nbytes"), MAX_STAGED_BYTES):
+        part = feed_rows(pa.Table.from_batches(chunk))
         yield replace(part, staged=stager.stage(part.staged.tables[0]))
 
 

@@ -45,12 +45,12 @@ from spark_sink.tables.catalog import (
     path_of,
     spec_of,
 )
-from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_log import epoch_of, query
-from spark_sink.tables.directory import STAGING_DIR, Tables, delete_abandoned
 from spark_sink.tables.location import FAULTS, Location, delete_below
 from spark_sink.tables.placement import LeaveOut, forgotten_streams, leave_out_for_good
 from spark_sink.tables.retention import Retention
+from spark_sink.tables.sink_table import SinkTable
+from spark_sink.tables.tables import STAGING_DIR, Tables, delete_abandoned
 
 REBUILD_DIR: Final = "_rebuild"
 _ROWS_PER_READ: Final = 50_000
@@ -184,7 +184,7 @@ def _derive(new: Tables, on_progress: OnProgress) -> None:
 
 
 def _swap(directory: Location, new: Tables, name: str) -> None:
-    old = FeedTable(
+    old = SinkTable(
         TABLES[name],
         directory / name,
         new.epoch,
@@ -249,7 +249,7 @@ def forget(directory: Location, streams: Collection[bytes]) -> dict[str, int]:
         delete_below(directory, REBUILD_DIR)
         for name, delta in tables.items():
             path, spec = path_of(directory, name), spec_of(name, delta)
-            table = FeedTable(spec, path, epoch_of(delta), for_replacement=True)
+            table = SinkTable(spec, path, epoch_of(delta), for_replacement=True)
             rows[name] = table.forget(all_, _emptied(all_) if name == RAW else _without(all_))
             table.forget_old_versions()
     return rows

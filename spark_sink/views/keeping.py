@@ -24,10 +24,10 @@ from spark_sink.errors import ConflictError, TablesError, one_line
 from spark_sink.query.changes import Changes, Token
 from spark_sink.schema import STATES, TABLES, TAKEN, TableSpec, partition_of, view_schema
 from spark_sink.tables.catalog import NAME, VIEWS, open_view, view_names
-from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_log import epoch_of, identity_of, position_of, query
 from spark_sink.tables.location import FAULTS, Location, delete_below, find_delta_table
 from spark_sink.tables.retention import Retention
+from spark_sink.tables.sink_table import SinkTable
 from spark_sink.views.model_columns import MAX_VALUES, Columns, Misfit
 
 # Bytes of rows that are converted and merged at once.
@@ -66,7 +66,7 @@ def create_view(directory: Location, model: StreamId, name: str | None) -> str:
     if name in view_names(directory):
         raise TablesError(f"there is a view {name} already: choose another name with --as")
     spec = TableSpec(name, _schema(definition), "stream_cid", str(model))
-    FeedTable(spec, directory / VIEWS / name, states.epoch)
+    SinkTable(spec, directory / VIEWS / name, states.epoch)
     return name
 
 
@@ -187,7 +187,7 @@ class Views:
         spec, delta = open_view(self._directory, name)
         known = self._views.get(name)
         if known is None or known.identity != str(delta.metadata().id):  # or created again
-            table = FeedTable(
+            table = SinkTable(
                 spec, self._directory / VIEWS / name, epoch_of(delta), for_replacement=True
             )
             if self._retention is not None:
@@ -199,7 +199,7 @@ class Views:
 class _View:
     """A view in the course of following `stream_states`."""
 
-    def __init__(self, table: FeedTable) -> None:
+    def __init__(self, table: SinkTable) -> None:
         self._table = table
         self._model = StreamId.parse(str(table.spec.model))
         self._columns: Columns | None = None

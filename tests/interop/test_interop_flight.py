@@ -12,7 +12,7 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
 from spark_sink.serve.database import NAMES
 from spark_sink.serve.flight_server import FlightServer, ServeSettings
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 
 HERE = Path(__file__).parent
 EVENTS = 40

@@ -25,8 +25,8 @@ from spark_sink.serve.database import Database
 from spark_sink.serve.flight_server import FlightMetrics, FlightServer, ServeSettings
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers
 from spark_sink.tables.delta_log import query
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
+from spark_sink.tables.tables import Tables
 
 
 def rows_of_scenario(more: int = 0) -> pa.Table:

@@ -31,11 +31,11 @@ from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.schema import DERIVED, FEED, PARTITION_COLUMN, TABLES
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.catalog import At
-from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_log import RULES_PROPERTY
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location, StoreUrl
+from spark_sink.tables.sink_table import SinkTable
 from spark_sink.tables.staging import Staged
+from spark_sink.tables.tables import Tables
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 COLUMNS = [name for name in FEED.names if name not in ("event_id", "delivered_at")]
@@ -242,7 +242,7 @@ def make_old(directory: Path, name: str, *lacking: str) -> None:
         configuration={"recon.epoch": EPOCH, **rules},
         raise_if_key_not_exists=False,
     )
-    table = FeedTable(spec, place, EPOCH, for_replacement=True)
+    table = SinkTable(spec, place, EPOCH, for_replacement=True)
     table.append(Staged(tables=(old,)), rows[-1][spec.order])
 
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 from spark_sink.errors import ConflictError
 from spark_sink.schema import TABLES, partition_of
 from spark_sink.tables import delta_log, leaves
-from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.location import Location
+from spark_sink.tables.sink_table import SinkTable
 
 SPEC = TABLES["stream_states"]
 
@@ -59,7 +59,7 @@ def put_and_die(path: Location, epoch: str, values: dict[int, int], steps: int) 
 
         return call
 
-    table = FeedTable(SPEC, path, epoch)
+    table = SinkTable(SPEC, path, epoch)
     leaves._LEAF_BYTES = 2_000  # type: ignore[misc]
     leaves.put_object = dying(leaves.put_object)
     delta_log.put_if_absent = dying(delta_log.put_if_absent)
@@ -71,7 +71,7 @@ def put_often(path: Location, epoch: str, stream: int, times: int) -> None:
     """In a process: put a row often, again if another process came first."""
     value = 0
     while value < times:
-        table = FeedTable(SPEC, path, epoch)
+        table = SinkTable(SPEC, path, epoch)
         with suppress(ConflictError):
             table.put(table_of({stream: value + 1}), table.position + 1)
             value += 1

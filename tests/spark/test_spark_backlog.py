@@ -11,8 +11,8 @@ from recon_node.ceramic import Event
 from spark_sink.run import pipeline
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables import retention
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import feed_rows as staged
+from spark_sink.tables.tables import Tables
 
 
 def test_the_derived_tables_wait_while_much_is_waiting_at_the_node(

@@ -19,8 +19,8 @@ from spark_sink.query.show import show, to_json
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
 from spark_sink.tables import retention
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.retention import Retention
+from spark_sink.tables.tables import Tables
 
 SCENARIO = scenario()
 ROWS = feed_rows(SCENARIO.events, SCENARIO.times)

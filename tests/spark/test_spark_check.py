@@ -12,7 +12,7 @@ import pytest
 from spark_helpers import EPOCH, diagonal, feed_rows, filled, invoked
 
 from recon_node.ceramic import Event
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from spark_sink.errors import TablesError
 from spark_sink.run.pipeline import ROWS_PER_BATCH
 from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.tables.catalog import table_status
-from spark_sink.tables.directory import lock
+from spark_sink.tables.tables import lock
 
 COMMANDS = ("run", "status", "query", "rebuild", "optimize", "vacuum")
 GONE = "http://127.0.0.1:1"

@@ -10,9 +10,9 @@ from spark_samples import DEFINITION, KEY, change, document, replace, scenario
 from recon_node.ceramic.builder import model_event
 from spark_sink.derive import derivation as derive
 from spark_sink.run.pipeline import Sink
-from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
+from spark_sink.tables.sink_table import SinkTable
+from spark_sink.tables.tables import Tables
 
 TRAP = scenario()
 ROWS = feed_rows(TRAP.events, TRAP.times)
@@ -30,8 +30,8 @@ def test_tables_after_a_crash_at_each_commit(
     for step in ("append", "put", "revise"):
         for call in range(1, 4):
             with monkeypatch.context() as patch:
-                bomb = Bomb(getattr(FeedTable, step), call, after)
-                patch.setattr(FeedTable, step, lambda *args, bomb=bomb: bomb(*args))
+                bomb = Bomb(getattr(SinkTable, step), call, after)
+                patch.setattr(SinkTable, step, lambda *args, bomb=bomb: bomb(*args))
                 with suppress(KilledError):
                     filled(place, ROWS, *CUTS)
             crashes += bomb.went_off

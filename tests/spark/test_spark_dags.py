@@ -16,7 +16,7 @@ from recon_node.ipld import CID, DAG_CBOR
 from spark_sink.errors import TablesError
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 from spark_sink.upkeep.maintenance import rebuild
 
 KEY = SigningKey(b"\1" * 32)

@@ -18,7 +18,7 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables import retention
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 
 
 def cut(file: Path) -> None:

@@ -16,7 +16,7 @@ from spark_sink.schema import TABLES
 from spark_sink.serve.database import Database
 from spark_sink.tables.catalog import no_tables, open_delta
 from spark_sink.tables.delta_log import query
-from spark_sink.tables.directory import Tables, check_checkpoint, lock
+from spark_sink.tables.tables import Tables, check_checkpoint, lock
 
 
 def test_plain_parquet_tables_of_an_older_version_are_left_alone(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from spark_sink.derive import feed_streams
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED
 from spark_sink.source.feed_client import Feed
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 from spark_sink.upkeep.maintenance import rebuild
 
 

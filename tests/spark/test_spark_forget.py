@@ -23,8 +23,8 @@ from recon_node.ceramic.builder import controller_of, data_event, init_event
 from spark_sink.query.changes import Changes
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW
-from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.sink_table import SinkTable
+from spark_sink.tables.tables import Tables
 
 OTHER = SigningKey(b"f" * 32)
 SECRET = b"a secret that nobody must find"
@@ -128,8 +128,8 @@ def test_copies_come_to_know(tables: Path, name: str) -> None:
 PROGRAM = """
 import os, sys
 from spark_sink.cli import main
-from spark_sink.tables.delta import FeedTable
-FeedTable.forget_old_versions = lambda *_: os.kill(os.getpid(), 9)
+from spark_sink.tables.sink_table import SinkTable
+SinkTable.forget_old_versions = lambda *_: os.kill(os.getpid(), 9)
 main(["forget", "--yes", *sys.argv[1:]])
 """
 
@@ -149,7 +149,7 @@ def test_it_goes_on_after_a_kill(tables: Path, monkeypatch: pytest.MonkeyPatch) 
         return call
 
     with monkeypatch.context() as patch:
-        for kind, name in ((FeedTable, "_write"), (FeedTable, "forget_old_versions")):
+        for kind, name in ((SinkTable, "_write"), (SinkTable, "forget_old_versions")):
             patch.setattr(kind, name, until(getattr(kind, name)))
         for steps in (0, 1, 2, 5):
             left = steps

@@ -20,7 +20,7 @@ from recon_node.ipld import CID
 from spark_sink.query import changes
 from spark_sink.query.show import show, to_json
 from spark_sink.run.pipeline import Sink
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 
 pytestmark = pytest.mark.long
 SCENARIO = scenario()

@@ -29,9 +29,7 @@ from spark_sink.errors import ConflictError, TablesError
 from spark_sink.query.dataset import dataset_of
 from spark_sink.schema import RAW, partition_of
 from spark_sink.tables import leaves, raw_files, retention
-from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_log import names_of, query, read_commit
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import (
     Location,
     StoreUrl,
@@ -41,6 +39,8 @@ from spark_sink.tables.location import (
     open_delta_table,
 )
 from spark_sink.tables.retention import optimize
+from spark_sink.tables.sink_table import SinkTable
+from spark_sink.tables.tables import Tables
 
 KINDS = {"insert", "update_preimage", "update_postimage"}
 
@@ -87,34 +87,36 @@ def test_a_table_is_what_was_put_into_it_and_so_is_its_change_feed(
     expected: dict[bytes, int] = {}
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(leaves, "_LEAF_BYTES", 2_000)
-        patch.setattr(leaves, "_PORTION_BYTES", 20_000)
+        patch.setattr(leaves, "_CHUNK_BYTES", 20_000)
         patch.setattr(retention, "_COMMITS_PER_TIDY", 1)
-        patch.setattr("spark_sink.tables.delta._COMMITS_PER_CHECKPOINT", 3)
+        patch.setattr("spark_sink.tables.sink_table._COMMITS_PER_CHECKPOINT", 3)
         path = Path(name) / SPEC.name
-        table = FeedTable(SPEC, path, EPOCH)
+        table = SinkTable(SPEC, path, EPOCH)
         position = 0
         for step, values in steps:
             if step == "reopen":
-                table = FeedTable(SPEC, path, EPOCH)
+                table = SinkTable(SPEC, path, EPOCH)
             elif step == "tidy":
                 table.tidy(idle=True)
             elif step == "optimize":
                 optimize(DeltaTable(path))
-                table = FeedTable(SPEC, path, EPOCH)
+                table = SinkTable(SPEC, path, EPOCH)
             else:
                 position += 1
-                patch.setattr("spark_sink.tables.delta.MOST_ROWS", -1 if step == "many" else 10_000)
+                patch.setattr(
+                    "spark_sink.tables.sink_table.MOST_ROWS", -1 if step == "many" else 10_000
+                )
                 table.put(table_of(values), position)
                 expected |= {cid_of(stream): value for stream, value in values.items()}
         assert rows_in(DeltaTable(path)) == expected
         assert replayed(path) == expected
-        assert FeedTable(SPEC, path, EPOCH).position == position
+        assert SinkTable(SPEC, path, EPOCH).position == position
 
 
 def test_a_few_rows_rewrite_few_bytes_and_files_stay_bounded(place: Location) -> None:
     """The rows of many streams come in one file a partition; what is touched of it is divided."""
     streams = 20_000
-    table = FeedTable(SPEC, place, EPOCH)
+    table = SinkTable(SPEC, place, EPOCH)
     table.put(table_of(dict.fromkeys(range(streams), 0)), 1)
     chance = random.Random(37)
     for position in range(2, 12):
@@ -137,11 +139,11 @@ def test_what_stays_as_it_was_is_not_written_and_of_two_writers_the_second_is_re
     tmp_path: Path,
 ) -> None:
     path = tmp_path / SPEC.name
-    table, other = (FeedTable(SPEC, path, EPOCH) for _ in range(2))
+    table, other = (SinkTable(SPEC, path, EPOCH) for _ in range(2))
     table.put(table_of({1: 1, 2: 2}), 1)
     files = DeltaTable(path).file_uris()
     table.put(table_of({1: 1, 2: 2}), 2)
-    assert (table.position, FeedTable(SPEC, path, EPOCH).position) == (2, 2)
+    assert (table.position, SinkTable(SPEC, path, EPOCH).position) == (2, 2)
     assert DeltaTable(path).file_uris() == files
     with pytest.raises(TablesError, match="another process has written"):
         other.put(table_of({2: 3}), 1)
@@ -153,13 +155,13 @@ def test_a_table_of_an_older_version_in_a_store_goes_on_in_leaves(
 ) -> None:
     """Which readers read at once, or not at all."""
     monkeypatch.setattr(leaves, "_LEAF_BYTES", 2_000)
-    table = FeedTable(SPEC, store, EPOCH)
+    table = SinkTable(SPEC, store, EPOCH)
     with monkeypatch.context() as patch:
-        patch.setattr("spark_sink.tables.delta.MOST_ROWS", -1)
+        patch.setattr("spark_sink.tables.sink_table.MOST_ROWS", -1)
         table.put(table_of(dict.fromkeys(range(300), 0)), 1)
     table.put(table_of({1: 1, 2: 2}), 2)
     optimize(open_delta_table(store))
-    FeedTable(SPEC, store, EPOCH).put(table_of({2: 3, 300: 4}), 3)
+    SinkTable(SPEC, store, EPOCH).put(table_of({2: 3, 300: 4}), 3)
     delta = open_delta_table(store)
     expected = dict.fromkeys(map(cid_of, range(300)), 0)
     expected |= {cid_of(1): 1, cid_of(2): 3, cid_of(300): 4}
@@ -181,7 +183,7 @@ def test_where_files_cannot_be_put_if_absent_rows_are_merged(store: Location) ->
     old = replace(store, options=tuple(options.items()))
     assert has_objects(store)
     assert not has_objects(old)
-    table = FeedTable(SPEC, old, EPOCH)
+    table = SinkTable(SPEC, old, EPOCH)
     for value in (1, 2):
         table.put(table_of({1: value}), value)
     assert rows_in(open_delta_table(old)) == {cid_of(1): 2}
@@ -218,11 +220,11 @@ def test_what_delta_rs_does_in_another_way_is_left_to_it(
 def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(place: Location) -> None:
     """What a killed process leaves behind belongs to no version, and a vacuum finds it."""
     before, change = dict.fromkeys(range(60), 0), {1: 1, 2: 2, 61: 3}
-    FeedTable(SPEC, place, EPOCH).put(table_of(before), 1)
+    SinkTable(SPEC, place, EPOCH).put(table_of(before), 1)
     context = get_context("forkserver")
-    context.set_forkserver_preload(["spark_sink.tables.delta"])
+    context.set_forkserver_preload(["spark_sink.tables.sink_table"])
     kills = 0
-    while FeedTable(SPEC, place, EPOCH).position == 1:
+    while SinkTable(SPEC, place, EPOCH).position == 1:
         assert rows_in(open_delta_table(place)) == {cid_of(each): before[each] for each in before}
         process = context.Process(target=put_and_die, args=(place, EPOCH, change, kills))
         process.start()
@@ -232,7 +234,7 @@ def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(place: L
     assert kills > 5, "the files of rows and changes, the entry of the log, and after it"
     after = before | change
     assert rows_in(open_delta_table(place)) == {cid_of(each): after[each] for each in after}
-    table = FeedTable(SPEC, place, EPOCH)
+    table = SinkTable(SPEC, place, EPOCH)
     table.put(table_of({2: 5}), 3)  # and it goes on from there
     assert replayed(place) == rows_in(open_delta_table(place))
     assert replayed(place)[cid_of(2)] == 5
@@ -245,9 +247,9 @@ def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(place: L
 
 def test_of_processes_that_commit_at_once_one_succeeds_each_time(place: Location) -> None:
     times, streams = 3, range(3)
-    FeedTable(SPEC, place, EPOCH)
+    SinkTable(SPEC, place, EPOCH)
     context = get_context("forkserver")
-    context.set_forkserver_preload(["spark_sink.tables.delta"])
+    context.set_forkserver_preload(["spark_sink.tables.sink_table"])
     processes = [
         context.Process(target=put_often, args=(place, EPOCH, each, times)) for each in streams
     ]
@@ -257,7 +259,7 @@ def test_of_processes_that_commit_at_once_one_succeeds_each_time(place: Location
         process.join(120)
         assert process.exitcode == 0
     table = open_delta_table(place)
-    assert FeedTable(SPEC, place, EPOCH).position == table.version() == times * len(streams)
+    assert SinkTable(SPEC, place, EPOCH).position == table.version() == times * len(streams)
     assert rows_in(table) == replayed(place) == {cid_of(each): times for each in streams}
 
 
@@ -265,7 +267,7 @@ def test_of_processes_that_commit_at_once_one_succeeds_each_time(place: Location
 def test_a_commit_whose_answer_was_lost_is_made_once(
     place: Location, monkeypatch: pytest.MonkeyPatch, arrives: bool
 ) -> None:
-    table, other = (FeedTable(SPEC, place, EPOCH) for _ in range(2))
+    table, other = (SinkTable(SPEC, place, EPOCH) for _ in range(2))
     put, left = obstore.put, 1
 
     def lost(*args: Any, **named: Any) -> Any:
@@ -291,9 +293,9 @@ def test_a_commit_whose_answer_was_lost_is_made_once(
 def test_commits_of_our_own_have_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_sink.tables.delta._COMMITS_PER_CHECKPOINT", 4)
+    monkeypatch.setattr("spark_sink.tables.sink_table._COMMITS_PER_CHECKPOINT", 4)
     path = tmp_path / SPEC.name
-    table = FeedTable(SPEC, path, EPOCH)
+    table = SinkTable(SPEC, path, EPOCH)
     for position in range(1, 7):
         table.put(table_of({position: position}), position)
     said = json.loads((path / "_delta_log" / "_last_checkpoint").read_text())

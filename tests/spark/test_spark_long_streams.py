@@ -35,10 +35,10 @@ from spark_sink.derive.feed_streams import SummaryCache
 from spark_sink.derive.portion import Models, Portion, Step, compute
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FORMER, TABLES, UNPROCESSED, with_partition
-from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import RawFiles
+from spark_sink.tables.sink_table import SinkTable
 from spark_sink.tables.staging import DataFile, Stager
+from spark_sink.tables.tables import Tables
 
 COMPARED = [name for name in DERIVED if name != UNPROCESSED]
 PATCHES: list[Any] = [
@@ -274,7 +274,7 @@ def test_killed_before_any_write_or_failed_and_repeated(
 
     with monkeypatch.context() as patch:
         for name in ("append", "put"):
-            patch.setattr(FeedTable, name, deadly(getattr(FeedTable, name)))
+            patch.setattr(SinkTable, name, deadly(getattr(SinkTable, name)))
         with pytest.raises(KilledError):
             take(sink, END - 1)
     for upto in (END - 1, END):

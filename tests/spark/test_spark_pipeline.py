@@ -41,7 +41,7 @@ from spark_sink.source.data_source import ReconDataSource
 from spark_sink.source.feed_client import Feed
 from spark_sink.source.source_options import RangePartition
 from spark_sink.tables.catalog import made_from
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from test_spark_views import OF, history
 
 from recon_node.ipld import CID
 from spark_sink.run.pipeline import Sink
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 
 SCENARIO = scenario()
 ROWS = feed_rows(SCENARIO.events, SCENARIO.times)

@@ -41,7 +41,7 @@ from spark_sink.query.question import Duck, run_query
 from spark_sink.query.show import load_json, show, to_json, to_text
 from spark_sink.tables import retention
 from spark_sink.tables.catalog import committed_at, text_of
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 from spark_sink.upkeep.health import check_health
 
 CUTS = (40, 80, 120)

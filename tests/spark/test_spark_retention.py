@@ -19,9 +19,9 @@ from spark_sink.serve.database import Database
 from spark_sink.serve.served_feed import ServedFeed
 from spark_sink.tables import retention
 from spark_sink.tables.catalog import table_status
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import files_below
 from spark_sink.tables.retention import Leftovers, Retention, held, oldest_held
+from spark_sink.tables.tables import Tables
 
 
 def small_batches(

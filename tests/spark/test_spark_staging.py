@@ -16,11 +16,11 @@ from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
 from spark_sink.tables import retention
-from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import ordered_slices
+from spark_sink.tables.sink_table import SinkTable
 from spark_sink.tables.staging import Stager
 from spark_sink.tables.staging import feed_rows as in_memory
+from spark_sink.tables.tables import Tables
 
 
 def files_in(directory: Path) -> set[Path]:
@@ -88,7 +88,7 @@ def test_files_whose_rows_do_not_fit_into_memory_are_not_merged(
     counts = []
     for most in (1, 5_000, 20_000, 10**9):
         monkeypatch.setattr(retention, "_MAX_ROW_BYTES", most)
-        table = FeedTable(TABLES["raw_events"], tmp_path / "raw_events", EPOCH)
+        table = SinkTable(TABLES["raw_events"], tmp_path / "raw_events", EPOCH)
         table._tidying._tidied = -1_000
         table.tidy(idle=False)
         counts.append(len(DeltaTable(table.path).file_uris()))

@@ -15,9 +15,7 @@ from spark_samples import scenario
 from spark_sink.errors import TablesError, store_fault
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, TABLES
-from spark_sink.tables import directory, retention
-from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.directory import STAGING_DIR, Tables, lock
+from spark_sink.tables import retention
 from spark_sink.tables.location import (
     Location,
     StoreUrl,
@@ -26,6 +24,8 @@ from spark_sink.tables.location import (
     open_delta_table,
     storage_options,
 )
+from spark_sink.tables.sink_table import SinkTable
+from spark_sink.tables.tables import STAGING_DIR, Tables, lock
 
 TRAP = scenario()
 ROWS = feed_rows(TRAP.events, TRAP.times)
@@ -90,7 +90,7 @@ def test_a_commit_that_was_read_with_a_later_one_is_the_last(
     def then_the_other(table: DeltaTable, *args: Any, **named: Any) -> None:
         commit(table, *args, **named)
         monkeypatch.undo()
-        other.raw = FeedTable(TABLES["raw_events"], store / "raw_events", EPOCH)
+        other.raw = SinkTable(TABLES["raw_events"], store / "raw_events", EPOCH)
         other.append(ROWS.slice(0, 30))
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", then_the_other)
@@ -123,7 +123,7 @@ def test_what_workers_wrote_for_a_killed_run_is_deleted_when_it_is_old(
     staged = len(files_below(store, STAGING_DIR))
     assert staged
     assert clean("vacuum", 12) == clean("run", 20) == staged
-    monkeypatch.setattr(directory, "_ABANDONED_AFTER", timedelta(0))
+    monkeypatch.setattr("spark_sink.tables.tables._ABANDONED_AFTER", timedelta(0))
     assert clean("vacuum", 20) == 0
     killed.scratch_stager("stream_tips").stage(rows)
     assert clean("run", len(ROWS)) == 0

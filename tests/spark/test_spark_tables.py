@@ -27,11 +27,11 @@ from spark_sink.errors import FeedChangedError, TablesError
 from spark_sink.query.show import show
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, TABLES
-from spark_sink.tables import delta, delta_log, retention
+from spark_sink.tables import delta_log, retention, sink_table
 from spark_sink.tables.catalog import table_status
-from spark_sink.tables.directory import Tables, lock
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.staging import DataFile
+from spark_sink.tables.tables import Tables, lock
 
 
 def test_rows_are_appended_once_and_tips_follow(sample: list[Event], tmp_path: Path) -> None:
@@ -160,8 +160,8 @@ def test_what_delta_rs_merges_into_a_table_is_in_small_row_groups(
 ) -> None:
     """And the first rows of streams are sorted, as those of events always are."""
     small = WriterProperties(compression="SNAPPY", max_row_group_size=4)
-    monkeypatch.setattr(delta, "WRITER", small)
-    monkeypatch.setattr(delta, "MOST_ROWS", 0)
+    monkeypatch.setattr(sink_table, "WRITER", small)
+    monkeypatch.setattr(sink_table, "MOST_ROWS", 0)
     rows = feed_rows(sample[:300])
     sink = filled(tmp_path, rows.slice(0, 150))
     for uri in DeltaTable(tmp_path / "stream_tips").file_uris():
@@ -409,7 +409,7 @@ def test_the_rows_of_files_without_statistics_are_counted(
         return AddAction(file.path, *facts, "{}")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delta, "added", without_statistics)
+        patch.setattr(sink_table, "added", without_statistics)
         tables.append(feed_rows(sample[:80]))
     (status,) = table_status(tmp_path)
     assert (status.rows, status.position) == (80, 80)

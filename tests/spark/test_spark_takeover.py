@@ -30,10 +30,10 @@ from spark_sink.schema import FEED
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.delta_log import Reading
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import stage_feed
+from spark_sink.tables.tables import Tables
 from spark_sink.upkeep.health import check_health, show_health
 from spark_sink.upkeep.maintenance import rebuild
 

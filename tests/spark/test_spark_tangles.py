@@ -11,7 +11,7 @@ from support.tangle_samples import ALL, BOTH, LEFT, LOOSE, RIGHT, ROOT, THREAD, 
 from spark_sink.query.question import run_query
 from spark_sink.query.tangles_view import tangles_of
 from spark_sink.run.pipeline import Sink
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 
 
 def asked(directory: Path, columns: str) -> list[tuple[object, ...]]:

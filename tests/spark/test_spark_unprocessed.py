@@ -21,7 +21,7 @@ from spark_sink.derive.workers import LocalWorkers
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import DERIVED, UNPROCESSED
 from spark_sink.tables.catalog import read_unprocessed
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 
 CHILD = Path(__file__).with_name("spark_child_process.py")
 KEY = SigningKey(bytes(range(32)))

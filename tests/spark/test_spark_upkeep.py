@@ -41,9 +41,9 @@ from spark_sink.source import feed_client
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables import retention, staging
 from spark_sink.tables.catalog import table_status
-from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.retention import Retention
+from spark_sink.tables.sink_table import SinkTable
+from spark_sink.tables.tables import Tables
 from spark_sink.upkeep import maintenance
 from spark_sink.upkeep.health import check_health
 from spark_sink.upkeep.maintenance import rebuild
@@ -300,7 +300,7 @@ def test_a_crash_before_the_commit_leaves_files_for_vacuum(
 
     def killed(*args: Any) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(FeedTable, "_write", Bomb(FeedTable._write, 1))
+            patch.setattr(SinkTable, "_write", Bomb(SinkTable._write, 1))
             swap(*args)
 
     with monkeypatch.context() as patch:

@@ -22,7 +22,7 @@ from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import model_event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TAKEN, view_schema
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.tables import Tables
 from spark_sink.views import model_columns
 from spark_sink.views.model_columns import Columns
 
@@ -298,14 +298,14 @@ def test_a_writer_that_is_killed_goes_on(tmp_path: Path) -> None:
     program = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from spark_sink.tables.delta import FeedTable\n"
+        "from spark_sink.tables.sink_table import SinkTable\n"
         "from spark_sink.views.keeping import Views\n"
-        "upsert = FeedTable._upsert\n"
+        "upsert = SinkTable._upsert\n"
         "def killed(self, rows, properties):\n"
         "    if sys.argv[2] == 'after':\n"
         "        upsert(self, rows, properties)\n"
         "    os.kill(os.getpid(), 9)\n"
-        "FeedTable._upsert = killed\n"
+        "SinkTable._upsert = killed\n"
         "Views(Path(sys.argv[1])).keep()\n"
     )
     for when in ("before", "after"):
@@ -345,7 +345,7 @@ def test_a_view_that_cannot_be_written_is_left_behind_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_columns, "_OF_DELTA", ("none",))  # so delta-rs raises
-    monkeypatch.setattr("spark_sink.tables.delta.MOST_ROWS", 0)
+    monkeypatch.setattr("spark_sink.tables.sink_table.MOST_ROWS", 0)
     model = model_with(["__delta_rs_target"])
     events = [MODEL, PARENT, model, document(model.stream_id(), {"__delta_rs_target": "v"})]
     filled(tmp_path, events)

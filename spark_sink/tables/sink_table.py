@@ -101,11 +101,11 @@ _ADDED_COLUMNS: Final = {
 }
 
 
-class FeedTable:
-    """The table `spec` at `path`, of the log `epoch`; created if it does not exist.
+class SinkTable:
+    """The Delta table `spec` at `path`, and its position in the log `epoch`.
 
-    With `for_replacement` it may have other columns. A new table is noted to be without the events
-    of DAGs if `exclude_dags`.
+    It is created if it does not exist; a new table is noted to be without the events of DAGs if
+    `exclude_dags`. With `for_replacement`, one that exists may have other columns.
 
     Raises:
         FeedChangedError: it was made from another log.
@@ -285,7 +285,7 @@ class FeedTable:
             if version.isdecimal() and int(version) < last:
                 files.delete_file(file.path)
 
-    def replace(self, other: "FeedTable") -> None:
+    def replace(self, other: "SinkTable") -> None:
         """Replace all rows and the position by those of `other`, in one commit.
 
         Files are moved, so `other` is unusable afterwards. A crash before that changes nothing.

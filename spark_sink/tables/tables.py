@@ -29,7 +29,6 @@ from recon_node.base.files import open_locked
 from spark_sink.errors import ConflictError, TablesError, other_dags
 from spark_sink.schema import DERIVED, FORMER, RAW, TABLES
 from spark_sink.tables.catalog import are_parquet, is_table, no_tables
-from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_log import Reading
 from spark_sink.tables.location import (
     Location,
@@ -42,6 +41,7 @@ from spark_sink.tables.location import (
 )
 from spark_sink.tables.placement import LeaveOut, Placement, forgotten_streams
 from spark_sink.tables.retention import Retention
+from spark_sink.tables.sink_table import SinkTable
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
 
 CHECKPOINT_DIR: Final = "_checkpoint"
@@ -137,7 +137,7 @@ class Tables:
         self.on_write = on_write
         self.retention: Retention | None = None
         wanted = set(names)
-        self.raw = FeedTable(
+        self.raw = SinkTable(
             TABLES[RAW], (raw or directory) / RAW, epoch, exclude_dags=bool(exclude_dags)
         )
         self.excludes_dags = self.raw.excludes_dags
@@ -145,7 +145,7 @@ class Tables:
             raise other_dags(directory, self.excludes_dags)
         self.leave_out = LeaveOut(self.excludes_dags, forgotten_streams(forgotten or directory))
         self.derived = {
-            name: FeedTable(TABLES[name], directory / name, epoch, exclude_dags=self.excludes_dags)
+            name: SinkTable(TABLES[name], directory / name, epoch, exclude_dags=self.excludes_dags)
             for name in DERIVED
             if name in wanted
         }
@@ -160,12 +160,12 @@ class Tables:
                     "rebuilt"
                 )
 
-    def table(self, name: str) -> FeedTable:
+    def table(self, name: str) -> SinkTable:
         """Return a table."""
         return self.raw if name == RAW else self.derived[name]
 
     @property
-    def _all(self) -> Iterator[FeedTable]:
+    def _all(self) -> Iterator[SinkTable]:
         yield self.raw
         yield from self.derived.values()
 
@@ -266,7 +266,7 @@ class Tables:
             table.set_retention(retention)
 
     def tidy(self, *, idle: bool = False, most: float = math.inf) -> None:
-        """Merge small files and vacuum, after some commits; see `FeedTable.tidy`."""
+        """Merge small files and vacuum, after some commits; see `SinkTable.tidy`."""
         tidied = [table.tidy(idle=idle, most=most) for table in self._all]
         if any(tidied):
             delete_abandoned(self.directory)
