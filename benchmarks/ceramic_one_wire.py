@@ -21,6 +21,7 @@ from recon_node.p2p.sync.rings import MODEL_RING
 from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import open_host
 from recon_node.recon import KeyRange, KeyStore
+from recon_node.recon.actions import Value
 from recon_node.recon.ring.ring_codec import (
     Decoder,
     InterestResponse,
@@ -28,7 +29,6 @@ from recon_node.recon.ring.ring_codec import (
     RangeResponse,
 )
 from recon_node.recon.ring.ring_codec import Message as RealMessage
-from recon_node.recon.session import Value
 
 DIFFERENCES: Final = (0, 1, 10, 100)
 LIMIT: Final = 300.0

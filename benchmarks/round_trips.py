@@ -43,7 +43,7 @@ from recon_node.p2p.sync.reconciler import LONG_MESSAGES_AT_ONCE, FrameWire
 from recon_node.p2p.sync.sessions import Tally, converse
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import VERSIONS, Failed, Fetch, FetchById, KeyStore, Side, Version
-from recon_node.recon.session import Admit
+from recon_node.recon.actions import Admit
 
 _VERSIONS: Final = {f"recon/{version.id.rpartition('/')[2]}": version for version in VERSIONS}
 _SETTINGS: Final = P2PSettings()

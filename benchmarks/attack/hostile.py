@@ -35,7 +35,7 @@ from recon_node.recon import (
     SoughtIds,
     id_of,
 )
-from recon_node.recon.session import Admit
+from recon_node.recon.actions import Admit
 
 NETWORK: Final = Network.local(int(NETWORK_NAME.partition("-")[2]))
 WHOLE: Final = KeyRange(*network_range(NETWORK))

@@ -40,8 +40,8 @@ from recon_node.recon import (
     SoughtIds,
     id_of,
 )
+from recon_node.recon.actions import Admit
 from recon_node.recon.coded.messages import CLOSING_SIZE, END, KEYS, Gaps, Message
-from recon_node.recon.session import Admit
 
 SECONDS: Final = 10.0
 """How long they lie."""

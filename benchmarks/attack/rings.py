@@ -19,6 +19,7 @@ from recon_node.p2p.sync.rings import MODEL_RING
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import RECON_1_0, KeyRange, Sha256a
+from recon_node.recon.actions import Value
 from recon_node.recon.cip124.cip124_codec import Cip124Message
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.sha256a import ZERO
@@ -32,7 +33,6 @@ from recon_node.recon.ring.ring_codec import (
     RangeRequest,
     encode,
 )
-from recon_node.recon.session import Value
 
 SECONDS: Final = 6.0
 """How long each kind of session goes on."""

@@ -3,7 +3,8 @@
 `KeyStore` holds the keys and hashes any range of them. `VERSIONS` lists the versions of the
 protocol in which sides take turns, best first. In reading order:
 
-    session  what all versions share: the theory, the actions, and one side's state
+    actions  a session as its driver sees it
+    session  what sessions in turns share: the theory, and one side's state
     keys/    the keys of a store, and what may be asked of them
     cip124/  1.0.0, the messages of the CIP
     coded/   1.2.0, coded symbols
@@ -12,6 +13,16 @@ protocol in which sides take turns, best first. In reading order:
 
 from typing import Any, Final
 
+from recon_node.recon.actions import (
+    Actions,
+    Failed,
+    Fetch,
+    FetchById,
+    Send,
+    Session,
+    SoughtIds,
+    turn_of,
+)
 from recon_node.recon.cip124 import RECON_1_0
 from recon_node.recon.coded import RECON_1_2
 from recon_node.recon.keys.key_store import KeyStore, KeyView
@@ -28,19 +39,11 @@ from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.keys.sums import ID_SIZE, id_of
 from recon_node.recon.session import (
     DEFAULT_SETTINGS,
-    Actions,
-    Failed,
-    Fetch,
-    FetchById,
     LocalProtocolError,
     RemoteProtocolError,
-    Send,
-    Session,
     SessionSettings,
     Side,
-    SoughtIds,
     Version,
-    turn_of,
 )
 
 VERSIONS: Final[tuple[Version[Any], ...]] = (RECON_1_2, RECON_1_0)

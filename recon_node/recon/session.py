@@ -6,26 +6,15 @@ Two sides take turns in sending a message that covers the session's range. For e
 bounds of a message they compare what it says with their own keys in that gap: where the hashes are
 equal they agree; where they differ, the answer splits the gap, lists its keys, or asks for them.
 The answers for all gaps go into one message. What messages look like is up to the protocol version,
-a folder beside this file. This file has what the versions share: the interface, and `Side`, on
-which each session is built. A side knows whose turn it is, which range is being reconciled, and
-what the peer may not do. It is pure bookkeeping, as h11's connection state is: a session tells it
-what happens, and it raises LocalProtocolError for what this side may not do, RemoteProtocolError
-for what the peer may not do.
-
-In every version of the protocol a session says what to do by *actions*, and never awaits. The
-driver (of a node, `converse` in p2p/sync/sessions.py) performs each action before it asks for the
-next, and sends what came of it back into the generator::
-
-    actions, result = session.receive(message), None    # the peer's next message
-    while True:
-        action = actions.send(result)     # Send, Fetch, FetchById, SendValues, Admit, or a pause
-        result = ...                      # of Fetch and FetchById: what failed; else None
+a folder beside this file. `Side` here is what each version's session is built on. It knows whose
+turn it is, which range is being reconciled, and what the peer may not do. It is pure bookkeeping,
+as h11's connection state is: a session tells it what happens, and it raises LocalProtocolError for
+what this side may not do, RemoteProtocolError for what the peer may not do.
 
 A key that a peer lists is not ours until its event is here and valid. So before a session answers,
 it has the events of new keys fetched. A key whose event does not arrive is *left out*. The peer is
 to blame if it did not supply the event (*not supplied*), and is not if this node refuses it or does
-not want it (*unwanted*). A driver that wants to see keys before events fetches nothing by id, and
-gets the keys.
+not want it (*unwanted*).
 
 A turn may be too long for one message. Then the peer says that its turn continues, and the answer
 is due only after the last message (`Side.answer_due`). It may be several messages as well.
@@ -62,9 +51,9 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from math import ceil, log
-from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, Self, TypeVar
 
-from recon_node.base.steps import run_steps
+from recon_node.recon.actions import Failed, Fetch, Session
 from recon_node.recon.keys.key_store import KeyView
 from recon_node.recon.keys.lookups import Finger
 from recon_node.recon.keys.ordered_keys import KeyRange, merge_ranges
@@ -72,116 +61,6 @@ from recon_node.recon.keys.ordered_keys import KeyRange, merge_ranges
 M = TypeVar("M")
 GAPS_A_STEP: Final = 32
 """Gaps answered between two yields."""
-
-
-@dataclass(frozen=True, slots=True)
-class Send(Generic[M]):
-    """Send messages, which are a whole turn where sides take turns."""
-
-    messages: Sequence[M]
-
-
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """Get the events of keys into the store. The driver passes in what failed."""
-
-    keys: list[bytes]
-
-
-class SoughtIds(NamedTuple):
-    """Ids (sums.py) of the other side's keys whose events are to be fetched."""
-
-    key_range: KeyRange
-    """Where the keys lie."""
-    ids: list[bytes]
-    in_order: bool = True
-    """Whether the ids are in the order of the keys; symbols have none."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchById:
-    """Get events into the store by the ids of their keys.
-
-    The driver passes in what failed; or None if it has to see keys before events.
-    """
-
-    sought: SoughtIds
-
-
-class Failed(NamedTuple):
-    """What could not be fetched."""
-
-    keys: Sequence[bytes] = ()
-    """Keys whose events the store has not taken."""
-    unwanted: Sequence[bytes] = ()
-    """Those of them that this side refuses or does not want: the peer may take them. The peer did
-    not supply the rest."""
-    ids: Sequence[bytes] = ()
-    """Ids whose events the peer did not supply."""
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A key that the receiver lacks, and its value: an event's CAR; empty on the peer ring."""
-
-    key: bytes
-    value: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SendValues:
-    """Send the values of all our keys in a half-open range, page by page, each as a `Value`."""
-
-    first: bytes
-    last: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Admit:
-    """Have values admitted. The driver ends the session if too many are invalid."""
-
-    values: tuple[Value, ...]
-
-
-Action: TypeAlias = Send[M] | Fetch | FetchById | SendValues | Admit | None
-"""What the driver performs before it goes on; None: let other tasks run.
-
-Sessions in turns have events fetched; those of the rings send and admit values."""
-Actions: TypeAlias = Generator[Action[M], Any, None]
-
-
-class Session(Protocol[M]):
-    """One side's part in a session, in the messages of one protocol version. No method awaits."""
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing more is sent or expected."""
-        ...
-
-    @property
-    def rounds(self) -> int:
-        """Turns, or messages other than values, that the peer has sent."""
-        ...
-
-    def start(self) -> Actions[M]:
-        """Begin as the initiator."""
-        ...
-
-    def receive(self, message: M) -> Actions[M]:
-        """Take the peer's message; the store may change between two actions.
-
-        Raises:
-            RemoteProtocolError: the message breaks the protocol or comes out of turn, or the peer
-                makes no progress. Whatever a peer sends, nothing else is raised.
-        """
-        ...
-
-    def end_of_stream(self) -> bool:
-        """Take the end of the peer's side of the stream where its message is due.
-
-        Returns whether the session has thereby ended well.
-        """
-        ...
 
 
 class TurnSession(Session[M], Protocol):
@@ -238,29 +117,6 @@ def fetch(side: Side, keys: list[bytes]) -> Generator[Fetch, Failed, None]:
         failed = yield Fetch(keys[start : start + FETCHED_AT_ONCE])
         side.leave_out_unwanted(failed.unwanted)
         side.leave_out_not_supplied(failed.keys)
-
-
-def turn_of(
-    actions: Actions[M], fetch: Callable[[Fetch | FetchById], Failed | None] | None = None
-) -> list[M]:
-    """Perform actions without I/O; return the messages to send.
-
-    Args:
-        actions: of a session in which sides take turns.
-        fetch: gets events; by default, all of them by their keys, and none by their ids.
-    """
-    turn: list[M] = []
-
-    def perform(action: Action[M]) -> Failed | None:
-        if isinstance(action, Send):
-            turn.extend(action.messages)
-        elif isinstance(action, Fetch | FetchById):
-            by_key = Failed() if isinstance(action, Fetch) else None
-            return by_key if fetch is None else fetch(action)
-        return None
-
-    run_steps(actions, perform)
-    return turn
 
 
 _MIN_PARTS: Final = 2
@@ -374,14 +230,7 @@ _OUT_OF_TURN: Final = {
 class Side:
     """What one side of a session knows, whatever the version: turns, range, keys and bounds.
 
-    Args:
-        keys: the keys that this side holds; they may change meanwhile.
-        ranges: the range to ask for (initiator), or all of this side's interests (responder).
-        settings: how to split and list, and what bounds the session.
-        initiates: whether this side speaks first.
-
-    Raises:
-        LocalProtocolError: an initiator's range cannot hold a key.
+    Made by `initiator` or `responder`. The keys that it holds may change meanwhile.
     """
 
     def __init__(
@@ -434,7 +283,11 @@ class Side:
         settings: SessionSettings = DEFAULT_SETTINGS,
         news: Sequence[KeyRange] = (),
     ) -> Self:
-        """Make the side that asks for a range and speaks first; it has new keys in `news`."""
+        """Make the side that asks for a range and speaks first; it has new keys in `news`.
+
+        Raises:
+            LocalProtocolError: the range cannot hold a key.
+        """
         side = cls(keys, [key_range], settings, initiates=True)
         side.news = news
         return side

@@ -41,6 +41,7 @@ from recon_node.p2p.sync.sessions import SyncReport
 from recon_node.p2p.sync.sync_scheduler import BETWEEN_RING_SYNCS
 from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import Host
+from recon_node.recon.actions import Value
 from recon_node.recon.keys.ordered_keys import KeyRange, Summary
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.ring.peer_ring import MAX_ENTRIES, expiry_bound, sign_entry, unexpired
@@ -55,7 +56,6 @@ from recon_node.recon.ring.ring_codec import (
     RangeResponse,
     encode,
 )
-from recon_node.recon.session import Value
 
 ONLY_RINGS = {"versions": ()}
 WHOLE = KeyRange(*network_range(NETWORK))

@@ -12,6 +12,7 @@ from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.ring_events import MAX_QUEUED, READ_SIZE, RingWire
 from recon_node.p2p.sync.sessions import Tally, converse
 from recon_node.recon import RemoteProtocolError
+from recon_node.recon.actions import Admit, Value
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.ring.ring import Ring
@@ -24,7 +25,6 @@ from recon_node.recon.ring.ring_codec import (
     encode,
 )
 from recon_node.recon.ring.ring_session import BATCH_VALUES, Initiator, Responder
-from recon_node.recon.session import Admit, Value
 
 EVERYTHING = KeyRange(b"", b"\xff")
 IDLE = 5.0

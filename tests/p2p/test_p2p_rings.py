@@ -21,10 +21,10 @@ from recon_node.p2p.sync.ring_events import RingEvents
 from recon_node.p2p.sync.rings import MODEL_RING, RingPeers
 from recon_node.p2p.transport.guarded_connection import unlimited
 from recon_node.recon import KeyRange, KeyStore
+from recon_node.recon.actions import Admit, Value
 from recon_node.recon.ring import differences
 from recon_node.recon.ring.differences import Ending
 from recon_node.recon.ring.ring import Ring
-from recon_node.recon.session import Admit, Value
 from recon_node.store import Interest, StoreSettings, open_store
 
 ONLY_RINGS = {"versions": ()}

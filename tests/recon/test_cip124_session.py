@@ -19,8 +19,8 @@ from recon_node.recon import (
     Side,
     merge_ranges,
 )
+from recon_node.recon.actions import Failed, Fetch, turn_of
 from recon_node.recon.cip124.cip124_codec import Cip124Message
-from recon_node.recon.session import Failed, Fetch, turn_of
 
 WORDS = ("ape", "bee", "cat", "doe", "eel", "fox", "gnu", "hog")
 NAMES = {

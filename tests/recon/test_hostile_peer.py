@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from peers import damaged
 
 from recon_node.recon import RemoteProtocolError, Version
-from recon_node.recon.session import Failed, Fetch, FetchById, turn_of
+from recon_node.recon.actions import Failed, Fetch, FetchById, turn_of
 
 
 @st.composite

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
+from recon_node.recon.actions import Value
 from recon_node.recon.ring.peer_ring import (
     MAX_EXPIRY,
     PeerEntryError,
@@ -19,7 +20,6 @@ from recon_node.recon.ring.peer_ring import (
     unexpired,
 )
 from recon_node.recon.ring.ring_codec import Decoder, KeyForm
-from recon_node.recon.session import Value
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "recon_0_1_sessions.json").read_text())
 KEY = SigningKey(bytes(range(32)))

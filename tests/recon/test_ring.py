@@ -13,6 +13,7 @@ from support import sdk_sample
 
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
 from recon_node.ceramic.network import Network
+from recon_node.recon.actions import Admit, Send, SendValues, Value, turn_of
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ordered_keys import KeyRange, Summary, merge_ranges
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
@@ -37,7 +38,7 @@ from recon_node.recon.ring.ring_session import (
     Initiator,
     Responder,
 )
-from recon_node.recon.session import Admit, RemoteProtocolError, Send, SendValues, Value, turn_of
+from recon_node.recon.session import RemoteProtocolError
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = json.loads((DATA / "recon_0_1_sessions.json").read_text())

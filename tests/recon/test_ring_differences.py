@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recon_node.recon.actions import Admit, Send, SendValues, Value, turn_of
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.ring import differences as module
@@ -14,7 +15,6 @@ from recon_node.recon.ring.differences import Differences, Ending, Exchange, Pee
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_codec import Message
 from recon_node.recon.ring.ring_session import Initiator, Responder
-from recon_node.recon.session import Admit, Send, SendValues, Value, turn_of
 
 EVERYTHING = KeyRange(b"", b"\xff")
 BATCH = 3

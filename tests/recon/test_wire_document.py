@@ -12,13 +12,13 @@ from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepo
 from recon_node.ceramic.heightless_event_id import network_range as heightless_network_range
 from recon_node.ipld import CID, encode_varint
 from recon_node.recon import KeyRange, KeyStore, Sha256a
+from recon_node.recon.actions import Send, SendValues, Value, turn_of
 from recon_node.recon.coded.messages import fingerprint
 from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.recon.keys.sums import LtHash
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_codec import KeyForm, Message, encode
 from recon_node.recon.ring.ring_session import Initiator, Responder
-from recon_node.recon.session import Send, SendValues, Value, turn_of
 
 DOC = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 DATA = Path(__file__).parents[1] / "data"

@@ -61,7 +61,7 @@ from recon_node.recon import (
     id_of,
     intersect_ranges,
 )
-from recon_node.recon.session import Admit
+from recon_node.recon.actions import Admit
 from recon_node.store import Store
 
 logger = structlog.get_logger(__name__)

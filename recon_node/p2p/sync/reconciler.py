@@ -32,7 +32,8 @@ from recon_node.p2p.sync.sessions import (
 )
 from recon_node.p2p.transport.framing import FrameStream, OpenStream
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
-from recon_node.recon.session import SendValues, TurnSession
+from recon_node.recon.actions import SendValues
+from recon_node.recon.session import TurnSession
 
 logger = structlog.get_logger(__name__)
 

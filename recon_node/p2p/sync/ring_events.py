@@ -36,11 +36,11 @@ from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.transport.framing import ByteStream
 from recon_node.p2p.transport.guarded_connection import MemoryAccount
 from recon_node.recon import Failed, Fetch, FetchById, Send
+from recon_node.recon.actions import Admit, SendValues, Value
 from recon_node.recon.ring.differences import Exchange
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_codec import Decoder, KeyForm, Message, encode
 from recon_node.recon.ring.ring_session import Responder, RingSession
-from recon_node.recon.session import Admit, SendValues, Value
 from recon_node.store import Store
 from recon_node.verification.facts import Broken, Finding, Unreadable
 from recon_node.verification.verifiers import MAX_BYTES_HERE

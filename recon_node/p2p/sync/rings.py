@@ -36,12 +36,12 @@ from recon_node.p2p.sync.sessions import (
 )
 from recon_node.p2p.transport.framing import OpenStream
 from recon_node.recon import Failed, Fetch, FetchById, KeyRange
+from recon_node.recon.actions import Admit, Value
 from recon_node.recon.ring.differences import Differences, Ending, Exchange
 from recon_node.recon.ring.peer_ring import MAX_ENTRIES, EntryVerdict, PeerEntry, PeerRing
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_codec import KeyForm, Message
 from recon_node.recon.ring.ring_session import Initiator, Responder
-from recon_node.recon.session import Admit, Value
 
 logger = structlog.get_logger(__name__)
 

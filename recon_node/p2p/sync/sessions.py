@@ -1,6 +1,6 @@
 """Sessions with peers, whatever the version: their slots, their streams, and their life.
 
-    session    says what to do next, as actions (recon/session.py)
+    session    says what to do next, as actions (recon/actions.py)
     wire       turns a stream's bytes into messages, and back (`FrameWire`, `RingWire`)
     performer  fetches or admits what the peer has (`Fetcher`, `RingEvents`, `PeerEntries`)
 
@@ -51,7 +51,7 @@ from recon_node.p2p.transport.framing import (
     PeerStream,
 )
 from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
-from recon_node.recon.session import Admit, SendValues
+from recon_node.recon.actions import Admit, SendValues
 from recon_node.store import StoreError
 
 logger = structlog.get_logger(__name__)

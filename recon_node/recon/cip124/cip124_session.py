@@ -55,11 +55,12 @@ from typing import Final
 
 from recon_node.base.steps import Steps
 from recon_node.ceramic import EventId
+from recon_node.recon.actions import Actions, Send
 from recon_node.recon.cip124.cip124_codec import Cip124Message
 from recon_node.recon.cip124.cip124_reply import Cip124Reply, OpenKeys
 from recon_node.recon.keys.ordered_keys import KeyRange, intersect_ranges
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, ZERO, Sha256a, fold, lanes_of, spread
-from recon_node.recon.session import GAPS_A_STEP, Actions, Send, Side, TurnSession, fetch
+from recon_node.recon.session import GAPS_A_STEP, Side, TurnSession, fetch
 
 
 def is_fencepost(bound: bytes) -> bool:

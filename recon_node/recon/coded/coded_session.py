@@ -72,6 +72,7 @@ from typing import Final
 import numpy as np
 
 from recon_node.base.steps import Steps
+from recon_node.recon.actions import Actions, Failed, FetchById, Send, SoughtIds
 from recon_node.recon.coded.coded_reply import (
     IDS_PER_LISTED_KEY,
     MAX_TURN,
@@ -120,13 +121,8 @@ from recon_node.recon.keys.sums import (
 from recon_node.recon.session import (
     FETCHED_AT_ONCE,
     GAPS_A_STEP,
-    Actions,
-    Failed,
-    FetchById,
     RemoteProtocolError,
-    Send,
     Side,
-    SoughtIds,
     TurnSession,
     fetch,
 )

@@ -32,9 +32,10 @@ from enum import Enum
 from typing import Any, Final, TypeAlias, TypeVar
 
 from recon_node.ipld import dag_cbor
+from recon_node.recon.actions import Value
 from recon_node.recon.keys.ordered_keys import KeyRange, Summary
 from recon_node.recon.keys.sha256a import DIGEST_SIZE, ZERO, Sha256a
-from recon_node.recon.session import RemoteProtocolError, Value
+from recon_node.recon.session import RemoteProtocolError
 
 
 class KeyForm(Enum):

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from recon_node.recon.actions import Actions, Admit, Send, SendValues, Session, Value
 from recon_node.recon.keys.ordered_keys import KeyRange, intersect_ranges, merge_ranges
 from recon_node.recon.ring.ring import Outcome, Ring
 from recon_node.recon.ring.ring_codec import (
@@ -40,16 +41,7 @@ from recon_node.recon.ring.ring_codec import (
     RangeRequest,
     RangeResponse,
 )
-from recon_node.recon.session import (
-    GAPS_A_STEP,
-    Actions,
-    Admit,
-    RemoteProtocolError,
-    Send,
-    SendValues,
-    Session,
-    Value,
-)
+from recon_node.recon.session import GAPS_A_STEP, RemoteProtocolError
 
 BATCH_VALUES: Final = 100
 """Values after which a batch is admitted; ceramic-one's."""
