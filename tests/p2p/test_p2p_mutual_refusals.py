@@ -22,9 +22,12 @@ from recon_node.store import StoreSettings, open_store
 from recon_node.verification import facts
 
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
-MAX_INVALID = 100
-REFUSED = MAX_INVALID + 50
-"""Events of each side that the other refuses."""
+GOOD = 20
+"""Events of each side that both accept."""
+MAX_INVALID = 50
+REFUSED = 2 * MAX_INVALID + GOOD + 10
+"""Events of each side that the other refuses: more than two sessions may bring. Both sides start
+one, and two sessions at once share the events, in any proportion."""
 
 
 def totals(*nodes: Node) -> list[tuple[int, int]]:
@@ -69,14 +72,14 @@ async def fill(data_dir, cars: list[bytes], monkeypatch) -> None:
 async def test_all_others_arrive_and_nothing_is_asked_for_again(tmp_path, version, monkeypatch):
     monkeypatch.setattr(book, "AFTER_FAILURE", Backoff(first=0.05, longest=0.2))
     monkeypatch.setattr(fetch, "MAX_INVALID", MAX_INVALID)
-    good = {side: [each.car for each in events(side, 20)] for side in "ab"}
+    good = {side: [each.car for each in events(side, GOOD)] for side in "ab"}
     bad = {side: [forged(each).car for each in events(f"bad {side}", REFUSED)] for side in "ab"}
     for side in "ab":
         await fill(tmp_path / side, good[side] + bad[side], monkeypatch)
     options = {"versions": [version], "sync_interval": 0.1, "ceramic_one": False}
     async with node(tmp_path / "a", **options) as a, node(tmp_path / "b", **options) as b:
         await b.p2p.connect(a.address)
-        both = 40 + REFUSED
+        both = 2 * GOOD + REFUSED
         await eventually(lambda: len(a.store.keys) == len(b.store.keys) == both)
         left_out = f"{REFUSED:,} keys left out"
         ends = f"agreed but for {left_out} here and {left_out} by the peer"
@@ -115,7 +118,7 @@ async def test_a_session_of_the_ring_that_we_end_says_nothing_of_what_the_peer_r
     await fill(tmp_path / "a", bad, monkeypatch)
     async with (
         node(tmp_path / "a", versions=()) as a,
-        node(tmp_path / "b", [each.car for each in events("good", 20)], versions=()) as b,
+        node(tmp_path / "b", [each.car for each in events("good", GOOD)], versions=()) as b,
     ):
         await b.p2p.connect(a.address)
         await eventually(lambda: any("invalid here" in outcome for outcome, _ in endings))
