@@ -175,8 +175,8 @@ def http_clients_have_patience() -> Iterator[None]:
     """Unless told otherwise, they wait for five seconds: a busy machine may need more."""
     unless_told = httpx._config.DEFAULT_TIMEOUT_CONFIG
     with pytest.MonkeyPatch.context() as patch:
-        for each in ("connect", "read", "write", "pool"):
-            patch.setattr(unless_told, each, 60.0)
+        for timeout in ("connect", "read", "write", "pool"):
+            patch.setattr(unless_told, timeout, 60.0)
         yield
 
 

@@ -36,20 +36,20 @@ PUTS = st.lists(
 def test_what_is_remembered_is_what_a_list_would_hold(puts, limit, lifetime):
     now = 0
     remembered = Remembered[int, int](
-        limit, lifetime=lifetime, clock=lambda: now, weigh=lambda each: each
+        limit, lifetime=lifetime, clock=lambda: now, weigh=lambda value: value
     )
     kept: list[tuple[int, int, int]] = []  # since, key, value; the oldest first
     for key, value, renew, later in puts:
         now += later
-        live = [each for each in kept if each[0] > now - lifetime]
-        known = [since for since, each, _ in live if each == key]
-        kept = [each for each in kept if each[1] != key]
+        live = [entry for entry in kept if entry[0] > now - lifetime]
+        known = [since for since, entry_key, _ in live if entry_key == key]
+        kept = [entry for entry in kept if entry[1] != key]
         kept.append((known[0] if known and not renew else now, key, value))
-        while sum(each[2] for each in kept) > limit and len(kept) > 1:
+        while sum(entry[2] for entry in kept) > limit and len(kept) > 1:
             del kept[0]
         remembered.put(key, value, renew=renew)
-        live = [each for each in kept if each[0] > now - lifetime]
-        assert list(remembered.items()) == [(each, value) for _, each, value in live]
-        for each in range(7):
-            assert remembered.get(each, None) == dict(remembered.items()).get(each)
+        live = [entry for entry in kept if entry[0] > now - lifetime]
+        assert list(remembered.items()) == [(entry_key, value) for _, entry_key, value in live]
+        for number in range(7):
+            assert remembered.get(number, None) == dict(remembered.items()).get(number)
         kept = live if len(remembered) == len(live) else kept

@@ -50,8 +50,8 @@ def raised(function: Callable[..., Any]) -> set[str]:
 
 def covers(documented: str, name: str, scope: dict[str, Any]) -> bool:
     """Whether an error is the documented one, or a kind of it."""
-    kinds = [scope.get(each, getattr(builtins, each, None)) for each in (documented, name)]
-    both = [each for each in kinds if isinstance(each, type)]
+    kinds = [scope.get(text, getattr(builtins, text, None)) for text in (documented, name)]
+    both = [kind for kind in kinds if isinstance(kind, type)]
     return documented == name or (len(both) == 2 and issubclass(both[1], both[0]))
 
 
@@ -69,6 +69,6 @@ def test_every_public_object_is_described(page: str) -> None:
             wrong += [
                 f"{member.fullname} raises {name}, which its docstring does not say"
                 for name in raised(function)
-                if not any(covers(each, name, function.__globals__) for each in said)
+                if not any(covers(text, name, function.__globals__) for text in said)
             ]
     assert wrong == []

@@ -53,7 +53,7 @@ class Crowd:
         return slot
 
     def of(self, address: str) -> int:
-        return sum(each.address == address for each in self.held)
+        return sum(peer.address == address for peer in self.held)
 
 
 def test_what_counts_as_one_network() -> None:
@@ -103,7 +103,7 @@ def test_a_network_that_lost_a_slot_takes_none_from_others_for_some_time() -> No
     assert not crowd.come("192.0.2.1")
     crowd.now += REST
     assert crowd.come("192.0.2.1")
-    assert [each.address for each in crowd.losers] == ["192.0.2.1", "192.0.2.2"]
+    assert [loser.address for loser in crowd.losers] == ["192.0.2.1", "192.0.2.2"]
 
 
 def test_a_customer_with_many_ipv6_networks_shares_as_one() -> None:
@@ -118,7 +118,7 @@ def test_a_customer_with_many_ipv6_networks_shares_as_one() -> None:
         crowd.come("2001:db8:1::1", busy=True)
     crowd.come("2001:db8:1:100::1", busy=True)
     assert crowd.come("2001:db8:1:200::1", busy=True)
-    assert [each.address for each in crowd.losers] == ["2001:db8:1::1"]
+    assert [loser.address for loser in crowd.losers] == ["2001:db8:1::1"]
 
 
 def test_who_delivered_lately_keeps_its_slot_up_to_a_share_of_them() -> None:
@@ -130,7 +130,7 @@ def test_who_delivered_lately_keeps_its_slot_up_to_a_share_of_them() -> None:
         crowd.slots.earn(f"10.0.0.{number}")
     for number in range(8):
         assert crowd.come(f"192.0.2.{number}")
-    lost = [each.address for each in crowd.losers]
+    lost = [loser.address for loser in crowd.losers]
     assert lost[:2] == ["10.0.0.0", "10.0.0.1"]
     assert crowd.of("10.0.0.0") == 0
     assert all(crowd.of(f"10.0.0.{number}") for number in range(2, 8))
@@ -202,9 +202,9 @@ def test_nobody_who_has_less_than_a_fair_share_of_busy_slots_loses_one(
             crowd.slots.earn(address)
             earned[address] = crowd.now
             continue
-        before, held = Counter(each.address for each in crowd.held), list(crowd.held)
+        before, held = Counter(peer.address for peer in crowd.held), list(crowd.held)
         at = crowd.now
-        addresses = (each.address for each in held if each.address in earned)
+        addresses = (peer.address for peer in held if peer.address in earned)
         merits = sorted(addresses, key=earned.get, reverse=True)  # the same of equal ones stay
         protected = Counter(merits[: int(limit * EARNED_SHARE)])
         crowd.losers.clear()
@@ -215,9 +215,9 @@ def test_nobody_who_has_less_than_a_fair_share_of_busy_slots_loses_one(
             assert len(held) == limit, "a free slot is for everybody"
             assert not crowd.losers
             open_to_all = [
-                each
-                for each in held
-                if not each.is_busy and each.address != "h" and not protected[each.address]
+                peer
+                for peer in held
+                if not peer.is_busy and peer.address != "h" and not protected[peer.address]
             ]
             is_resting = at < lost.get(address, -REST) + REST
             assert is_resting or not open_to_all, "an idle slot is for any newcomer"

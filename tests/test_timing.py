@@ -32,9 +32,9 @@ from recon_node.store import open_store
 def test_the_buckets_are_those_of_prometheus(seconds: list[float]) -> None:
     oracle = Histogram("h", "h", buckets=BOUNDS, registry=CollectorRegistry())
     durations = Durations()
-    for each in seconds:
-        oracle.observe(each)
-        durations.observe(each)
+    for duration in seconds:
+        oracle.observe(duration)
+        durations.observe(duration)
     [family] = oracle.collect()
     expected = [
         (sample.labels["le"], sample.value) for sample in family.samples if "le" in sample.labels
@@ -76,13 +76,16 @@ async def test_a_request_and_its_transaction_have_spans(
     assert batch.start_time is not None
     assert post.start_time <= batch.start_time
     assert get.name == "GET /ceramic/events/{event_id}"
-    found: dict[str, Any] = dict(get.attributes or {})
-    assert (found["url.path"], found["http.response.status_code"]) == ("/ceramic/events/x", 400)
-    assert [each.status.is_ok for each in (batch, post, get)] == [True] * 3
+    attributes: dict[str, Any] = dict(get.attributes or {})
+    assert (attributes["url.path"], attributes["http.response.status_code"]) == (
+        "/ceramic/events/x",
+        400,
+    )
+    assert [span_.status.is_ok for span_ in (batch, post, get)] == [True] * 3
 
 
 def report(outcome: str) -> SyncReport:
-    numbers = {each.name: 3 for each in fields(SyncReport) if each.type == "int"}
+    numbers = {field.name: 3 for field in fields(SyncReport) if field.type == "int"}
     return SyncReport(
         peer="12D3KooW",
         role="initiator",
@@ -99,8 +102,8 @@ def test_a_sync_has_a_span_with_its_report(spans: InMemorySpanExporter) -> None:
     history.add(report("agreed"))
     history.add(report("the peer broke the protocol"))
     good, bad = spans.get_finished_spans()
-    found: dict[str, Any] = dict(good.attributes or {})
-    assert (found["recon.peer"], found["recon.rounds"]) == ("12D3KooW", 3)
+    attributes: dict[str, Any] = dict(good.attributes or {})
+    assert (attributes["recon.peer"], attributes["recon.rounds"]) == ("12D3KooW", 3)
     assert good.start_time is not None
     assert good.end_time is not None
     assert good.end_time - good.start_time == 1_500_000_000
@@ -145,7 +148,9 @@ def test_they_are_sent_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     [(path, body)] = handler.got
     assert path == "/v1/traces"
     [resource] = ExportTraceServiceRequest.FromString(body).resource_spans
-    named = {each.key: each.value.string_value for each in resource.resource.attributes}
+    named = {
+        attribute.key: attribute.value.string_value for attribute in resource.resource.attributes
+    }
     assert named["service.name"] == "spark-sink"
     [sent] = resource.scope_spans[0].spans
     assert (sent.name, sent.attributes[0].value.int_value) == ("pipeline batch", 930)

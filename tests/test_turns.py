@@ -94,8 +94,10 @@ def test_networks_take_turns_and_their_peers_take_turns_within_them(
             items.put((asker, peer, number))
     assert len(items) == len(asks)
     assert items.askers == len(set(asks))
-    peers = {asker: [peer for each, peer in dict.fromkeys(asks) if each == asker] for asker in "AB"}
-    left = {pair: [(*pair, n) for n, each in enumerate(asks) if each == pair] for pair in set(asks)}
+    peers = {
+        asker: [peer for owner, peer in dict.fromkeys(asks) if owner == asker] for asker in "AB"
+    }
+    left = {pair: [(*pair, n) for n, ask in enumerate(asks) if ask == pair] for pair in set(asks)}
     turn, expected = list(dict(asks)), []
     while turn:
         asker = turn.pop(0)

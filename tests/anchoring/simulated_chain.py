@@ -73,9 +73,9 @@ class SimulatedChain:
         self.salt += 1
         block = Block(len(self.blocks), int(self.time), self.salt)
         self.blocks.append(block)
-        while not empty and (found := self._next()) is not None:
-            block.transactions.append(found)
-            self.pool = {h: tx for h, tx in self.pool.items() if tx.nonce != found.nonce}
+        while not empty and (transaction := self._next()) is not None:
+            block.transactions.append(transaction)
+            self.pool = {h: tx for h, tx in self.pool.items() if tx.nonce != transaction.nonce}
 
     def _next(self) -> Transaction | None:
         nonce = self.nonce()

@@ -59,18 +59,18 @@ def test_a_document_is_anchored_at_every_node(nodes: list[TestnetNode]) -> None:
         )
         note = ceramic.create(model.id, {"n": 1})
         note = ceramic.update(note.id, {"n": 2})
-        found = ceramic.wait_until_anchored(note.event, timeout=60)
-        assert found.state == "anchored"
-        assert found.chain_id == "local:clock"
+        anchored = ceramic.wait_until_anchored(note.event, timeout=60)
+        assert anchored.state == "anchored"
+        assert anchored.chain_id == "local:clock"
         earlier = ceramic.wait_until_anchored(note.id.cid, timeout=60)
-        assert (earlier.time or 0) <= (found.time or 0)
+        assert (earlier.time or 0) <= (anchored.time or 0)
         assert ceramic.request_anchor(note.id) == note.event
     with Ceramic(nodes[1].api_url) as other:
         wait_until(lambda: note.event in {e.cid for e in other.events(note.id)})
-        assert other.wait_until_anchored(note.event, timeout=60) == found
+        assert other.wait_until_anchored(note.event, timeout=60) == anchored
     output = command(nodes[0], "anchor", "verify", str(note.event))
     assert "was anchored 20" in output
-    assert str(found.time_event) in output
+    assert str(anchored.time_event) in output
     assert "is anchored" not in output
     assert "anchored 20" in command(nodes[0], "stream", "anchor", str(note.id), "--wait")
     status = command(nodes[0], "anchor", "status")
@@ -88,8 +88,8 @@ async def test_the_asynchronous_client_waits_too(nodes: list[TestnetNode]) -> No
     async with AsyncCeramic(nodes[0].api_url, key=Key.generate()) as ceramic:
         model = await ceramic.create_model(ModelDefinition(name="Other", schema={}))
         with trio.fail_after(60):
-            found = await ceramic.wait_until_anchored(model.event)
-    assert found.time is not None
+            anchored = await ceramic.wait_until_anchored(model.event)
+    assert anchored.time is not None
 
 
 def jwt(key: SigningKey, body: bytes) -> str:

@@ -82,10 +82,10 @@ async def test_tips_of_own_streams_are_anchored_once(opened) -> None:
         assert (tree.leaves, tree.is_done, tree.cost) == (2, True, 0)
         times = {event.proof.root for event in events.values() if event.proof is not None}
         assert times == {tree.root}
-        found = await anchoring.find(left.cid)
-        assert found is not None
-        assert (found.state, found.init) == (RequestState.ANCHORED, own.cid)
-        witness = await anchoring.witness(found)
+        result = await anchoring.find(left.cid)
+        assert result is not None
+        assert (result.state, result.init) == (RequestState.ANCHORED, own.cid)
+        witness = await anchoring.witness(result)
         assert witness is not None
         assert parse_event(witness).prevs == (left.cid,)
 
@@ -180,8 +180,8 @@ async def test_what_is_kept_for_others_is_bounded(opened) -> None:
         for number, root in enumerate(roots, 1):
             await anchoring.request(root, MODEL)
             await eventually(lambda number=number: anchoring.trees_done == number)
-        found = [await anchoring.find(root) for root in roots]
-        assert [request is not None for request in found] == [False, False, True]
+        results = [await anchoring.find(root) for root in roots]
+        assert [request is not None for request in results] == [False, False, True]
 
 
 async def test_an_event_is_anchored_for_its_own_stream(opened) -> None:
@@ -215,14 +215,14 @@ async def test_a_cid_that_is_not_here_is_anchored_for_every_stream_that_is_named
         await eventually(lambda: bool(anchoring.trees_done))
         for asker, stream in asked.items():
             with working_for(asker):
-                found = [await anchoring.find(root), await anchoring.request(root, stream)]
-            found.append(await anchoring.find(root, stream))
-            for each in found:
-                assert each is not None
-                witness = await anchoring.witness(each)
+                results = [await anchoring.find(root), await anchoring.request(root, stream)]
+            results.append(await anchoring.find(root, stream))
+            for result in results:
+                assert result is not None
+                witness = await anchoring.witness(result)
                 assert witness is not None
                 event = parse_event(witness)
-                assert (event.cid, event.init, event.prevs) == (each.event, stream.cid, (root,))
+                assert (event.cid, event.init, event.prevs) == (result.event, stream.cid, (root,))
         [tree] = await anchoring.latest_trees(9)
         assert (tree.leaves, store.head) == (1, 0)
 
@@ -248,12 +248,12 @@ def test_a_journal_with_one_request_for_each_cid_is_read(tmp_path: Path) -> None
         database.execute(row, (other, None, str(MODEL), b"its time event"))
         database.commit()
     with closing(Journal(tmp_path)) as journal:
-        found = {request.cid: request for request in journal.in_tree(4, None, 9)}
-        assert [(found[cid].of, found[cid].init) for cid in (own, other)] == [
+        requests = {request.cid: request for request in journal.in_tree(4, None, 9)}
+        assert [(requests[cid].of, requests[cid].init) for cid in (own, other)] == [
             ("", MODEL.cid),
             (str(MODEL), None),
         ]
-        assert journal.car(found[other]) == b"its time event"
+        assert journal.car(requests[other]) == b"its time event"
 
 
 async def test_a_refused_time_event_stops_no_tree(opened) -> None:

@@ -60,10 +60,10 @@ def status(node: TestnetNode) -> dict:
 
 def is_settled(node: TestnetNode, events: int) -> bool:
     """Is everything anchored, and are all time events delivered?"""
-    before, found, after = recon(node), status(node), recon(node)
-    is_busy = found["requests"]["waiting"] + found["requests"]["in_tree"]
+    before, status_then, after = recon(node), status(node), recon(node)
+    is_busy = status_then["requests"]["waiting"] + status_then["requests"]["in_tree"]
     is_whole = after["events"] == after["head"] == before["head"] > events
-    return is_whole and not is_busy and found["position"] >= before["head"]
+    return is_whole and not is_busy and status_then["position"] >= before["head"]
 
 
 def check(node: TestnetNode, chain: DevChain, written: list[Event], before: int = 0) -> None:

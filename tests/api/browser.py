@@ -103,11 +103,13 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     profile = tmp_path_factory.mktemp("profile")
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     flags += ["--remote-debugging-port=0", "--no-first-run", f"--user-data-dir={profile}"]
-    told = profile / "DevToolsActivePort"
+    port_file = profile / "DevToolsActivePort"
     with subprocess.Popen([program, *flags, "about:blank"], stderr=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: told.exists() and len(told.read_text().split()) == 2, "it listens")
-            port, path = told.read_text().split()
+            wait_until(
+                lambda: port_file.exists() and len(port_file.read_text().split()) == 2, "it listens"
+            )
+            port, path = port_file.read_text().split()
             yield f"ws://127.0.0.1:{port}{path}"
         finally:
             process.kill()

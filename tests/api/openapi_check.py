@@ -24,8 +24,8 @@ def operation_of(method: str, path: str) -> dict[str, Any] | None:
     for template, operations in DOCUMENT["paths"].items():
         pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template))
         if re.fullmatch(pattern, path):
-            found: dict[str, Any] | None = operations.get(method.lower())
-            return found
+            operation: dict[str, Any] | None = operations.get(method.lower())
+            return operation
     return None
 
 

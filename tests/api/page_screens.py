@@ -35,10 +35,10 @@ _DIFFERENCE = """(async (shots) => {
 
 async def difference_of(page: Browser, name: str, width: int) -> float:
     """How far the window, so many CSS pixels wide, is from the screenshot of this name."""
-    found = str((await page.call("Page.captureScreenshot", format="webp", quality=80))["data"])
+    screenshot = str((await page.call("Page.captureScreenshot", format="webp", quality=80))["data"])
     path = SCREENS / f"{name}-{width}.webp"
     if os.environ.get("RECON_TEST_SCREENS"):
         SCREENS.mkdir(exist_ok=True)
-        path.write_bytes(base64.b64decode(found))
+        path.write_bytes(base64.b64decode(screenshot))
     kept = base64.b64encode(path.read_bytes()).decode()
-    return float(await page.run(_DIFFERENCE % (width // 20, json.dumps([found, kept]))))
+    return float(await page.run(_DIFFERENCE % (width // 20, json.dumps([screenshot, kept]))))

@@ -101,11 +101,11 @@ async def test_some_columns_alone(api: Api, filled: Events, store: Store) -> Non
     for columns in ("event_cid", "car", "event_id,delivered_at", "time,position"):
         names = [name for name in COLUMNS if name in f"position,{columns}".split(",")]
         wanted = [{name: row[name] for name in names} for row in rows]
-        some = {"columns": columns}
-        assert table_of(await api.get(ARROW, params=some)).to_pylist() == wanted
-        part = table_of(await api.get(ARROW, params={**some, "after": 1, "upto": 3}))
+        chosen = {"columns": columns}
+        assert table_of(await api.get(ARROW, params=chosen)).to_pylist() == wanted
+        part = table_of(await api.get(ARROW, params={**chosen, "after": 1, "upto": 3}))
         assert part.to_pylist() == wanted[1:3]
-        assert table_of(await api.get(ARROW, params={**some, "upto": 0})).schema.names == names
-        filtered = table_of(await api.get(ARROW, params={**some, **model}))
+        assert table_of(await api.get(ARROW, params={**chosen, "upto": 0})).schema.names == names
+        filtered = table_of(await api.get(ARROW, params={**chosen, **model}))
         assert filtered.to_pylist() == whole.select(names).to_pylist()
         assert filtered.schema.metadata == whole.schema.metadata

@@ -29,12 +29,12 @@ SHARDS = [Shard.of(number, 2) for number in (1, 2)]
 @pytest.fixture
 async def headers(store: Store, rng: Random) -> dict[bytes, tuple[InitHeader, str]]:
     """A store with eight streams in each other's midst; the header and StreamID of each."""
-    cars, found, tips = [], {}, {}
+    cars, streams, tips = [], {}, {}
     for number, (key, model) in enumerate(itertools.product(KEYS, [*MODELS, None, MODELS[0]])):
         unique = bytes([number])
         init = init_event(key, model, {}, unique=unique) if model else model_event(key, {})
         assert init.header is not None
-        found[bytes(init.cid)] = (init.header, str(init.stream_id(init.header)))
+        streams[bytes(init.cid)] = (init.header, str(init.stream_id(init.header)))
         cars.append(init.car)
         tips[init.cid] = (key, init, init.cid)
     for number in range(60):
@@ -44,12 +44,12 @@ async def headers(store: Store, rng: Random) -> dict[bytes, tuple[InitHeader, st
         cars.append(event.car)
     verdicts = await store.admit_local(cars)
     assert {verdict.status for verdict in verdicts} == {"new"}
-    return found
+    return streams
 
 
 def values_of(header: InitHeader, stream_id: str) -> dict[str, str]:
     """What a filter has to say for a stream to fit."""
-    [shard] = (each for each in SHARDS if each.covers(header.controller))
+    [shard] = (shard for shard in SHARDS if shard.covers(header.controller))
     values = (header.sep_key, header.sep_value, header.controller, stream_id, str(shard))
     return dict(zip(FILTERS, values, strict=True))
 
@@ -57,7 +57,7 @@ def values_of(header: InitHeader, stream_id: str) -> dict[str, str]:
 async def test_any_filter_leaves_what_fits_at_its_positions(
     services: Services, headers: dict[bytes, tuple[InitHeader, str]], rng: Random
 ) -> None:
-    streams = {cid: values_of(*each) for cid, each in headers.items()}
+    streams = {cid: values_of(*stream) for cid, stream in headers.items()}
     async with api_of(services, limits=Limits(arrow_rows=7)) as api:
         everything = pa.ipc.open_stream((await api.get(ARROW)).content).read_all().to_pylist()
         for size in range(1, 6):
@@ -105,7 +105,7 @@ async def test_a_stream_is_found_by_its_index_and_the_rest_without_cars(
     assert by_value[0].startswith("SEARCH events USING INDEX by_position")
     by_cid = f"EXPLAIN QUERY PLAN {columns._rows_of(2)}"
     steps = [row[3] for row in connection.execute(by_cid, (b"", b"", 9))]
-    first, second = (each for each in steps if each == "SCAN wanted" or " events " in each)
+    first, second = (step for step in steps if step == "SCAN wanted" or " events " in step)
     assert first == "SCAN wanted"  # so the rows come in the order of the CIDs
     assert second.startswith("SEARCH events USING INDEX by_cid")
     assert not any("TEMP B-TREE" in step for step in by_stream + by_value + steps)

@@ -81,25 +81,25 @@ async def test_an_identifier_leads_to_what_was_published(dag_api: Api) -> None:
     expired = make_publish(KEY, identifier.key, LEAF, LEAF, prior=None, expires=1)
     for replica in (published, expired):
         await post(dag_api, replica_event(KEY, identifier, replica.block).car)
-    found = (await dag_api.get(path)).json()
-    assert (found["id"], found["link"], found["origin"]) == (str(identifier), None, None)
-    assert found["pending"] == {"link": str(ROOT), "origin": str(APPEND.cid)}
-    assert found["waiting_for"] == [str(APPEND.cid)]
+    answer = (await dag_api.get(path)).json()
+    assert (answer["id"], answer["link"], answer["origin"]) == (str(identifier), None, None)
+    assert answer["pending"] == {"link": str(ROOT), "origin": str(APPEND.cid)}
+    assert answer["waiting_for"] == [str(APPEND.cid)]
     await post(dag_api, replica_event(KEY, ROOT, APPEND.block).car)
     await post(dag_api, shard_event(KEY, ROOT, SHARD.car).car)
-    found = (await dag_api.get(path)).json()
-    assert (found["link"], found["origin"]) == (str(ROOT), str(APPEND.cid))
-    assert (found["pending"], found["waiting_for"]) == (None, [])
-    assert found["order"] == [str(published.cid)]
-    assert [each["cid"] for each in found["refused"]] == [str(expired.cid)]
+    answer = (await dag_api.get(path)).json()
+    assert (answer["link"], answer["origin"]) == (str(ROOT), str(APPEND.cid))
+    assert (answer["pending"], answer["waiting_for"]) == (None, [])
+    assert answer["order"] == [str(published.cid)]
+    assert [refused["cid"] for refused in answer["refused"]] == [str(expired.cid)]
 
 
 async def test_whether_a_replica_contains_a_block(dag_api: Api) -> None:
 
     async def contained(block: CID) -> tuple[bool | None, list[str], str | None]:
         answer = await dag_api.get(f"/ceramic/dag/{block}/contained/{APPEND.cid}")
-        found = answer.json()
-        return found["contains"], found["waiting_for"], found["shard"]
+        body = answer.json()
+        return body["contains"], body["waiting_for"], body["shard"]
 
     assert await contained(LEAF) == (None, [str(APPEND.cid)], None)
     await post(dag_api, replica_event(KEY, ROOT, APPEND.block).car)
@@ -133,18 +133,18 @@ async def test_all_that_is_here_of_a_log(
 ) -> None:
     shards = [CID.of(RAW, bytes([number])) for number in range(3)]
     first, second = (Replica(None, Append.of([shard])) for shard in shards[:2])
-    heads = {each.cid: each for each in (first, second)}
+    heads = {replica.cid: replica for replica in (first, second)}
     both = join(heads, heads)
     assert isinstance(both.change, Join)
     orphan = Replica(CID.of(RAW, b"lost"), Append.of(shards))
     replicas = [first, second, both, orphan]
-    await admit(store, *(replica_event(KEY, ROOT, each.block) for each in replicas))
+    await admit(store, *(replica_event(KEY, ROOT, replica.block) for replica in replicas))
     path = f"dag/{ROOT}/replicas"
-    told = {
-        CID.parse(each["cid"]): decode_replica(multibase.decode(each["data"]))
-        for each in (await read(dag_api, path))["replicas"]
+    replicas_here = {
+        CID.parse(replica["cid"]): decode_replica(multibase.decode(replica["data"]))
+        for replica in (await read(dag_api, path))["replicas"]
     }
-    assert told == {each.cid: each for each in replicas}
+    assert replicas_here == {replica.cid: replica for replica in replicas}
     assert (await read(dag_api, f"dag/{LEAF}/replicas"))["replicas"] == []
     monkeypatch.setattr(dag, "MAX_REPLICA_BYTES", sum(len(r.block) for r in replicas) - 1)
     assert "read them as events" in (await read(dag_api, path, 400))["message"]
@@ -169,21 +169,23 @@ async def test_lists_of_dags_and_publishes(dag_api: Api) -> None:
         event = replica_event(KEY, identifier, publish.block)
         await post(dag_api, event.car)
         ids.append(identifier)
-    found: list[object] = []
+    rows: list[object] = []
     after = ""
     for number in range(3):
         page = (await dag_api.get("/ceramic/dag", params={"limit": 1, "after": after})).json()
-        found += page["dags"]
+        rows += page["dags"]
         assert (page["next"] is None) is (number == 2)
         after = page["next"] or ""
-    assert found == [{"root": str(root), "shards": 1, "replicas": 1} for root in sorted(roots)]
+    assert rows == [{"root": str(root), "shards": 1, "replicas": 1} for root in sorted(roots)]
     page = (await dag_api.get("/ceramic/dag/publish", params={"limit": 2})).json()
     rest = (await dag_api.get("/ceramic/dag/publish", params={"after": page["next"]})).json()
     assert rest["next"] is None
-    listed = {each["id"]: each for each in page["identifiers"] + rest["identifiers"]}
-    assert list(listed) == [str(each) for each in sorted(ids, key=lambda each: each.key)]
-    assert [listed[str(each)]["refused"] for each in ids] == [0, 1, 0]
-    assert [listed[str(each)]["publishes"] for each in ids] == [1, 1, 1]
+    listed = {
+        identifier["id"]: identifier for identifier in page["identifiers"] + rest["identifiers"]
+    }
+    assert list(listed) == [str(id_) for id_ in sorted(ids, key=lambda id_: id_.key)]
+    assert [listed[str(id_)]["refused"] for id_ in ids] == [0, 1, 0]
+    assert [listed[str(id_)]["publishes"] for id_ in ids] == [1, 1, 1]
     assert (await dag_api.get("/ceramic/dag?after=nonsense")).status_code == 400
 
 

@@ -15,7 +15,7 @@ from recon_node.store.kept_interests import key_ranges, ring_ranges
 from recon_node.store.policy import Policy, hashes_of_event_ids, hashes_of_ring_keys
 
 ADDRESS = "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed"
-DIDS = [f"did:pkh:eip155:1:{each}" for each in (ADDRESS, eip55(ADDRESS))]
+DIDS = [f"did:pkh:eip155:1:{address}" for address in (ADDRESS, eip55(ADDRESS))]
 OTHER = "did:pkh:eip155:5:" + ADDRESS
 EVENTS = [deterministic_init_event(did, MODEL) for did in (*DIDS, OTHER)]
 CIDS = {str(event.cid) for event in EVENTS[:2]}
@@ -31,21 +31,21 @@ async def filled(store: Store) -> Store:
 
 
 async def test_lists_search_and_the_feed(filled: Store, api: Api, did: str) -> None:
-    found = await read(api, "search", q=did)
-    assert found["controllers"] == [{"id": did, "streams": 2}]
+    matches = await read(api, "search", q=did)
+    assert matches["controllers"] == [{"id": did, "streams": 2}]
     for params in ({"controller": did}, {"controller": did, "model": str(MODEL)}):
         page = await read(api, "streams", **params)
-        assert {each["init"] for each in page["streams"]} == CIDS
+        assert {stream["init"] for stream in page["streams"]} == CIDS
         assert page["total"] == 2
     for params in ({"controller": did}, {"controller": did, "sortValue": str(MODEL)}):
         answer = await api.get("/ceramic/feed/arrow", params=params)
         table = pa.ipc.open_stream(answer.content).read_all()
-        assert {str(CID(each)) for each in table["event_cid"].to_pylist()} == CIDS
+        assert {str(CID(cid)) for cid in table["event_cid"].to_pylist()} == CIDS
 
 
 async def test_the_events_of_an_interest(filled: Store, api: Api, did: str) -> None:
     answer = await read(api, f"experimental/events/model/{MODEL}", controller=did)
-    assert {each["id"] for each in answer["events"]} == CIDS
+    assert {event["id"] for event in answer["events"]} == CIDS
 
 
 async def test_an_interest_covers_both(store: Store, did: str) -> None:

@@ -15,8 +15,8 @@ def from_dag_json(value: Any) -> Any:
     if isinstance(value, dict):
         if set(value) == {"/"} and isinstance(value["/"], str):
             return CID.parse(value["/"])
-        return {key: from_dag_json(each) for key, each in value.items()}
-    return [from_dag_json(each) for each in value] if isinstance(value, list) else value
+        return {key: from_dag_json(member) for key, member in value.items()}
+    return [from_dag_json(item) for item in value] if isinstance(value, list) else value
 
 
 async def test_the_blocks_of_events(api: Api, store: Store) -> None:
@@ -30,17 +30,17 @@ async def test_the_blocks_of_events(api: Api, store: Store) -> None:
         (anchored, None),
         (waiting, controller_of(KEY)),
     ):
-        found = await read(api, f"events/{event.cid}/blocks")
-        assert (found["id"], found["init"]) == (str(event.cid), str(INIT.cid))
-        assert (found["kind"], found["signer"]) == (event.kind.value, signer)
-        assert found["prev"] == [str(prev) for prev in event.prevs]
-        assert found["size"] == len(event.car)
+        answer = await read(api, f"events/{event.cid}/blocks")
+        assert (answer["id"], answer["init"]) == (str(event.cid), str(INIT.cid))
+        assert (answer["kind"], answer["signer"]) == (event.kind.value, signer)
+        assert answer["prev"] == [str(prev) for prev in event.prevs]
+        assert answer["size"] == len(event.car)
         blocks = car.decode(event.car).blocks
-        assert {each["cid"]: each["size"] for each in found["blocks"]} == {
+        assert {block["cid"]: block["size"] for block in answer["blocks"]} == {
             str(cid): len(block) for cid, block in blocks.items()
         }
-        assert found["blocks"][0]["cid"] == str(event.cid)
-        roles = {each["role"]: each for each in found["blocks"]}
+        assert answer["blocks"][0]["cid"] == str(event.cid)
+        roles = {block["role"]: block for block in answer["blocks"]}
         if signer is None:
             assert set(roles) == {"event", "proof"}
             assert dag_cbor.encode(from_dag_json(roles["event"]["value"])) == blocks[event.cid]
@@ -61,11 +61,11 @@ async def test_the_content_after_each_event(api: Api, store: Store) -> None:
     events = (INIT, first, wrong, left, right)
     for event, height, n in zip(events, heights, contents, strict=True):
         for name in (INIT.stream_id(), INIT.cid):
-            found = await read(api, f"streams/{name}/events/{event.cid}")
-            assert (found["event_cid"], found["height"]) == (str(event.cid), height)
-            assert found["content"] == {"n": n}
-            assert bool(found["errors"]) is (event is wrong)
-            assert found["metadata"]["shouldIndex"] is True
+            state = await read(api, f"streams/{name}/events/{event.cid}")
+            assert (state["event_cid"], state["height"]) == (str(event.cid), height)
+            assert state["content"] == {"n": n}
+            assert bool(state["errors"]) is (event is wrong)
+            assert state["metadata"]["shouldIndex"] is True
     await read(api, f"streams/{INIT.cid}/events/{anchored.cid}", 404)  # it is pending
     await read(api, f"streams/{first.cid}/events/{first.cid}", 404)
 
@@ -76,19 +76,19 @@ async def test_a_drawing_and_why_the_tip_is_the_tip(api: Api, store: Store) -> N
     await admit(store, INIT, left, right, anchored)
     [pending] = await store.reader.pending_proofs(10)
     await store.settle_proofs([(pending.cid, 1_700_000_000)])
-    found = await read(api, f"streams/{INIT.stream_id()}/picture")
-    assert (found["tip"], found["diverged"]) == (str(anchored.cid), True)
-    assert found["pruned"] == [str(left.cid)]
-    assert found["decisions"] == [
+    picture = await read(api, f"streams/{INIT.stream_id()}/picture")
+    assert (picture["tip"], picture["diverged"]) == (str(anchored.cid), True)
+    assert picture["pruned"] == [str(left.cid)]
+    assert picture["decisions"] == [
         {"rule": "earliest time", "winner": str(right.cid), "rivals": [str(left.cid)]}
     ]
-    assert "wins over" in found["notes"][0]
-    assert set(found["merge"]) == {str(anchored.cid), str(left.cid)}
-    drawn = ElementTree.fromstring(found["svg"])
+    assert "wins over" in picture["notes"][0]
+    assert set(picture["merge"]) == {str(anchored.cid), str(left.cid)}
+    drawn = ElementTree.fromstring(picture["svg"])
     titles = [
-        each.findtext("{http://www.w3.org/2000/svg}title")
-        for each in drawn.iter("{http://www.w3.org/2000/svg}g")
-        if each.get("class", "").startswith("node")
+        group.findtext("{http://www.w3.org/2000/svg}title")
+        for group in drawn.iter("{http://www.w3.org/2000/svg}g")
+        if group.get("class", "").startswith("node")
     ]
     assert set(titles) == {str(event.cid) for event in (INIT, left, right, anchored)}
 
@@ -101,7 +101,7 @@ async def test_a_long_run_is_folded_unless_all_is_asked_for(api: Api, store: Sto
     folded = await read(api, f"streams/{INIT.cid}/picture")
     whole = await read(api, f"streams/{INIT.cid}/picture", all="true")
     short = await read(api, f"streams/{INIT.cid}/picture", all="true", limit=2)
-    rows = [each["svg"].count('class="node') for each in (folded, whole, short)]
+    rows = [drawing["svg"].count('class="node') for drawing in (folded, whole, short)]
     assert rows[1:] == [13, 2]
     assert rows[0] < 13
 
@@ -111,10 +111,10 @@ async def test_details_of_the_feed(api: Api, store: Store) -> None:
     await admit(store, INIT, first, anchored)
     [pending] = await store.reader.pending_proofs(10)
     await store.settle_proofs([(pending.cid, 1_700_000_000)])
-    found = await read(api, "feed/events", details="true", resumeAt=1)
+    feed = await read(api, "feed/events", details="true", resumeAt=1)
     common = {"init": str(INIT.cid), "height": 1, "fault": None}
-    assert all(event.pop("deliveredAt") for event in found["events"])
-    assert found["events"] == [
+    assert all(event.pop("deliveredAt") for event in feed["events"])
+    assert feed["events"] == [
         {**common, "id": str(event.cid), "kind": kind, "size": len(event.car), **rest}
         for event, kind, rest in (
             (first, "data", {"position": 2, "time": None}),

@@ -49,7 +49,7 @@ async def test_many_clients_add_events_at_once_while_few_may_ask(
 
 async def test_the_car_may_be_in_a_car_of_version_2(api: Api, sample: Events, store: Store) -> None:
     inner = multibase.decode(sample[0]["car"])
-    numbers = b"".join(each.to_bytes(8, "little") for each in (51, len(inner), 0))
+    numbers = b"".join(number.to_bytes(8, "little") for number in (51, len(inner), 0))
     outer = bytes.fromhex("0aa16776657273696f6e02") + bytes(16) + numbers + inner
     for data, status in ((outer[:-1], 400), (outer[:40], 400), (outer + b"an index", 204)):
         answer = await api.post("/ceramic/events", json={"data": multibase.encode(data)})
@@ -80,7 +80,7 @@ async def test_many_events_in_one_body(api: Api, sample: Events, store: Store) -
         event["cid"] for event in events
     ]
     answer = await post_lines(api, *map(line_of, sample[40:60]), "", " ")
-    assert [each["status"] for each in answer.json()] == ["known"] * 10 + ["new"] * 10
+    assert [verdict["status"] for verdict in answer.json()] == ["known"] * 10 + ["new"] * 10
 
 
 async def test_each_of_many_is_refused_alone(api: Api, sample: Events, store: Store) -> None:
@@ -90,10 +90,10 @@ async def test_each_of_many_is_refused_alone(api: Api, sample: Events, store: St
     assert answer.status_code == 200
     *refused, good = answer.json()
     assert good == {"id": sample[0]["cid"], "status": "new"}
-    assert [each["status"] for each in refused] == ["refused"] * 6
+    assert [verdict["status"] for verdict in refused] == ["refused"] * 6
     words = ["is not JSON", "should be a JSON object", "'data' is missing", "multibase", "CAR"]
-    for each, word in zip(refused, words, strict=False):
-        assert word in each["reason"]
+    for verdict, word in zip(refused, words, strict=False):
+        assert word in verdict["reason"]
     assert "is missing" in refused[-1]["reason"]
     assert store.head == len(store.keys) == 1
 
@@ -104,7 +104,7 @@ async def test_a_line_builds_on_lines_before_it_only(api: Api, sample: Events) -
     [prev] = [event for event in before if event["cid"] == child["prev"]]
     others = [event for event in before if event is not prev]
     answer = await post_lines(api, *map(line_of, [*others, child, prev, child]))
-    assert [each["status"] for each in answer.json()][-3:] == ["refused", "new", "new"]
+    assert [verdict["status"] for verdict in answer.json()][-3:] == ["refused", "new", "new"]
 
 
 async def test_bounds_of_many_events(api: Api) -> None:

@@ -48,8 +48,8 @@ async def pages(api: Api, path: str, **query: Any) -> list[dict[str, str]]:
 
 def model_of(events: Events) -> tuple[str, str]:
     """The sort value and the controller of a document among the events."""
-    for each in events:
-        header = parse_event(multibase.decode(each["car"])).header
+    for event in events:
+        header = parse_event(multibase.decode(event["car"])).header
         if header is not None and header.sep_value != METAMODEL:
             return header.sep_value, header.controller
     raise AssertionError("no document")
@@ -63,9 +63,9 @@ async def test_all_events_of_a_model_in_the_order_of_their_keys(
     keys = [EventId(key) for key in store.keys if key_range.covers(key)]
     cars = {event["cid"]: event["car"] for event in filled}
     for limit in (1, 7, 1000):
-        found = await pages(api, f"model/{model}", limit=limit)
-        assert [each["id"] for each in found] == [str(key.event_cid) for key in keys]
-        assert [each["data"] for each in found] == [cars[each["id"]] for each in found]
+        events = await pages(api, f"model/{model}", limit=limit)
+        assert [event["id"] for event in events] == [str(key.event_cid) for key in keys]
+        assert [event["data"] for event in events] == [cars[event["id"]] for event in events]
     [part] = key_ranges(store.network, [Interest("model", model, controller)])
     theirs = [str(key.event_cid) for key in keys if part.covers(key)]
     narrowed = await pages(api, f"model/{model}", controller=controller)
@@ -85,12 +85,12 @@ async def test_badly_signed_events_are_listed_once_a_valid_one_covers_them(
     path = f"{PATH}/model/{MODEL}"
     for limit in (1, 1000):
         listed = (await read(api, path, limit=limit))["events"]
-        assert [each["id"] for each in listed] == [str(INIT.cid)]
+        assert [event["id"] for event in listed] == [str(INIT.cid)]
         rest = await read(api, path, offset=1, limit=limit)
         assert rest == {"events": [], "resumeOffset": 1, "isComplete": True}
     await admit(store, cover)
     listed = (await read(api, path))["events"]
-    assert [each["id"] for each in listed] == [str(each.cid) for each in (INIT, bad, cover)]
+    assert [event["id"] for event in listed] == [str(event.cid) for event in (INIT, bad, cover)]
 
 
 @pytest.mark.parametrize("model", [{}, {"model": MODEL.to_bytes()}])
@@ -102,8 +102,8 @@ async def test_the_events_of_another_sort_key(
     init = signed_event(KEY, {"header": {**header, "family": "my blog"}, "data": {"n": 1}})
     later = change(init, init=init, n=2)
     await admit(store, init, later)
-    found = await pages(api, "family/my%20blog")
-    assert [each["id"] for each in found] == [str(init.cid), str(later.cid)]
+    events = await pages(api, "family/my%20blog")
+    assert [event["id"] for event in events] == [str(init.cid), str(later.cid)]
     assert await pages(api, "family/blog") == []
     state = await read(api, f"streams/{init.stream_id()}")
     assert multibase.decode(state["dimensions"]["model"]) == model.get("model", b"")
@@ -126,8 +126,10 @@ def test_an_interest_s_bytes_are_ceramic_one_s() -> None:
     peer = multibase.decode("z1AZtAkWrrQrsXMQuBEcBget2vGAPbdQ2Wn4bESe9QEVypJ")
     sort_key = bytes.fromhex("0f70d652b6b825e4")
     key_range = KeyRange(bytes([0, 1, 2]), bytes([0, 1, 9]))
-    found = multibase.encode(encode_range(sort_key, peer, key_range), "base58btc")
-    assert found == "zSeLpVyYXXyR6aowRRqCo76S7kDJkqeid8Mcg8v8DdHjBrNdCpB1kSMVvikk6AcgWg7rTgQ7ocLP"
+    interest = multibase.encode(encode_range(sort_key, peer, key_range), "base58btc")
+    assert (
+        interest == "zSeLpVyYXXyR6aowRRqCo76S7kDJkqeid8Mcg8v8DdHjBrNdCpB1kSMVvikk6AcgWg7rTgQ7ocLP"
+    )
     whole = encode_interest(Network.local(7), peer, Interest("family", "blog"))
     assert whole.startswith(b"\x48" + hashlib.sha256(b"family").digest()[-8:])
 
@@ -136,8 +138,8 @@ def test_an_interest_in_a_model_is_the_same_as_ceramic_one_s() -> None:
     """As a ceramic-one node (0.58) on the network local-7 listed it."""
     peer = multibase.decode("z12D3KooWG8KxhYuy15rmtTVVzkrxV6wXP8ucCiXVbDwxKkmwZf5M")
     metamodel = Interest("model", METAMODEL)
-    found = multibase.encode(encode_interest(Network.local(7), peer, metamodel), "base58btc")
-    assert found == (
+    interest = multibase.encode(encode_interest(Network.local(7), peer, metamodel), "base58btc")
+    assert interest == (
         "zEXhmhSRvVCfmgFppAomnFjg7GE6vA9PkVftpUqEgDTaQepBz7o9dXLj84omBGraNqjub9eZseedXLCz4ndzT5YCfD"
         "qyZbbixtMSStqp2qd8Re8AoWRCCXFvPttqxM1JekRLwEz2xUxQsvX3GbdJDwJWvb"
     )
@@ -145,8 +147,8 @@ def test_an_interest_in_a_model_is_the_same_as_ceramic_one_s() -> None:
 
 async def test_interests_are_listed(services: Services, store: Store) -> None:
     peer, key_range = "1AZtAkWrrQrsXMQuBEcBget2vGAPbdQ2Wn4bESe9QEVypJ", KeyRange(b"\1", b"\2")
-    told = {peer: [key_range]}
-    peers = SimpleNamespace(peer_id=PEER, interests_of=lambda peer_id: told.get(peer_id, ()))
+    ranges = {peer: [key_range]}
+    peers = SimpleNamespace(peer_id=PEER, interests_of=lambda peer_id: ranges.get(peer_id, ()))
     async with api_of(services, peers=peers) as api:
 
         async def listed(**query: str) -> list[dict[str, Any]]:

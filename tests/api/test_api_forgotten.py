@@ -18,7 +18,7 @@ NETWORK = Network.local(7)
 
 async def test_a_forgotten_stream_is_gone(tmp_path: Path, sample: list[dict[str, str]]) -> None:
     directory = tmp_path / "node"
-    events = [parse_event(multibase.decode(each["car"])) for each in sample[:60]]
+    events = [parse_event(multibase.decode(event["car"])) for event in sample[:60]]
     async with open_store(directory, NETWORK) as store:
         await store.admit_local([event.car for event in events])
     init = events[-1].init
@@ -41,12 +41,12 @@ async def test_a_forgotten_stream_is_gone(tmp_path: Path, sample: list[dict[str,
             assert "is of a stream that this node has forgotten" in message
         page = await read(api, "feed/events", includeData="full", details="true")
         page = page["events"]
-        assert {each["id"] for each in page if "data" not in each} == theirs
+        assert {event["id"] for event in page if "data" not in event} == theirs
         assert {str(entry.cid) for entry in map(_entry, page) if entry.event is None} == theirs
         whole = await api.get("/ceramic/feed/arrow")
         rows = pa.ipc.open_stream(whole.content).read_all()
         assert [bool(car) for car in rows["car"].to_pylist()] == [
-            each["id"] not in theirs for each in page
+            event["id"] not in theirs for event in page
         ]
         assert (await read(api, "recon"))["damaged"] == 0
         other = next(str(e.stream_id()) for e in events if e.cid == e.init != init)

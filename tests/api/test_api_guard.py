@@ -20,9 +20,9 @@ OPEN = {"/", "/docs", "/openapi.json", "/ceramic/liveness"}
 OPEN |= {"/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js", "/static/folder/file"}
 OPEN_BY_POST = {"/api/v0/requests"}  # it asks for the token by itself, if it is not a known client
 READ_BY_POST = {"/ceramic/version", "/ceramic/feed/arrow"}
-READ_BY_POST |= {f"/api/v0/{each}" for each in ("id", "version", "swarm/peers")}
+READ_BY_POST |= {f"/api/v0/{path}" for path in ("id", "version", "swarm/peers")}
 READ_BY_POST |= {
-    f"/api/v0/{each}" for each in ("block/get", "block/stat", "dag/get", "dag/resolve")
+    f"/api/v0/{path}" for path in ("block/get", "block/stat", "dag/get", "dag/resolve")
 }
 OWN_HOSTS = ("127.0.0.1:5101", "[::1]:5101", "localhost:5101", "192.0.2.7")
 

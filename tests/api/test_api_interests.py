@@ -93,21 +93,21 @@ async def test_an_event_outside_of_them_is_kept_with_a_warning(
         lines = [{"data": sample[0]["car"]}, {"data": "x"}, {"data": multibase.encode(evil.car)}]
         body = "\n".join(map(json.dumps, lines))
         ndjson = {"content-type": "application/x-ndjson"}
-        found = (await api.post("/ceramic/events", content=body, headers=ndjson)).json()
-    assert [each["status"] for each in found] == ["known", "refused", "new"]
-    assert found[0]["warning"] == answer.headers["recon-warning"]
-    assert "covers fam\\nily=b\\n\\u20ac: it keeps" in found[2]["warning"]
-    wanted_by = [each["wanted_by"] for each in logged if "wanted_by" in each]
+        verdicts = (await api.post("/ceramic/events", content=body, headers=ndjson)).json()
+    assert [verdict["status"] for verdict in verdicts] == ["known", "refused", "new"]
+    assert verdicts[0]["warning"] == answer.headers["recon-warning"]
+    assert "covers fam\\nily=b\\n\\u20ac: it keeps" in verdicts[2]["warning"]
+    wanted_by = [line["wanted_by"] for line in logged if "wanted_by" in line]
     assert wanted_by == [model, "fam\\nily=b\\n\\u20ac"]
 
 
 async def listed(api: Api) -> list[dict[str, Any]]:
     """The interests, as both of their lists have them."""
-    found = (await api.get("/ceramic/experimental/interests")).json()["interests"]
-    for each in found:
-        del each["data"]
-    assert (await api.get("/ceramic/recon")).json()["interests"] == found
-    return list(found)
+    interests = (await api.get("/ceramic/experimental/interests")).json()["interests"]
+    for interest in interests:
+        del interest["data"]
+    assert (await api.get("/ceramic/recon")).json()["interests"] == interests
+    return list(interests)
 
 
 async def test_the_stream_id_of_a_document_is_that_stream_alone(
@@ -147,7 +147,7 @@ async def test_an_interest_in_a_stream_that_is_not_here_is_named_in_full(
 async def test_configured_interests_stay(api: Api, store: Store) -> None:
     await store.wanted.configure([parse_interest(f"model={BASE36}")])
     await api.post(f"/ceramic/interests/model/{BASE36}")  # and in the log, too
-    assert [each["configured"] for each in await listed(api)] == [True]
+    assert [interest["configured"] for interest in await listed(api)] == [True]
     refused = await api.delete(f"/ceramic/interests/model/{BASE36}")
     assert refused.status_code == 400
     assert "remove it from `interests` there" in refused.json()["message"]

@@ -34,8 +34,8 @@ def blocks_of(event: dict[str, str]) -> dict[CID, bytes]:
 
 def signed(events: Events) -> tuple[CID, CID, dict[str, Any]]:
     """The first signed event: the CIDs of its envelope and payload, and the payload."""
-    for each in events:
-        event = parse_event(multibase.decode(each["car"]))
+    for sdk_event in events:
+        event = parse_event(multibase.decode(sdk_event["car"]))
         if event.envelope is not None:
             return event.cid, event.envelope.payload, event.payload
     raise AssertionError("no event is signed")
@@ -66,14 +66,14 @@ async def test_paths_into_an_event(api: Api, filled: Events) -> None:
         assert answer.json() == {"Cid": {"/": str(cid)}, "RemPath": rest}
         pinned = await post(api, "pin/add", arg=path, recursive="false")
         assert pinned.json() == {"Pins": [str(cid)]}
-    found = await post(api, "dag/get", arg=f"{envelope}/payload", output_codec="dag-cbor")
-    assert dag_cbor.decode(found.content) == content
-    assert found.headers["content-type"] == "application/octet-stream"
-    found = await post(api, "dag/get", arg=f"{envelope}/payload/header/controllers")
-    assert json.loads(found.content) == content["header"]["controllers"]
-    found = await post(api, "dag/get", arg=str(envelope))
-    assert list(json.loads(found.content)) == ["payload", "signatures"]
-    assert set(json.loads(found.content)["payload"]["/"]) == {"bytes"}
+    block = await post(api, "dag/get", arg=f"{envelope}/payload", output_codec="dag-cbor")
+    assert dag_cbor.decode(block.content) == content
+    assert block.headers["content-type"] == "application/octet-stream"
+    block = await post(api, "dag/get", arg=f"{envelope}/payload/header/controllers")
+    assert json.loads(block.content) == content["header"]["controllers"]
+    block = await post(api, "dag/get", arg=str(envelope))
+    assert list(json.loads(block.content)) == ["payload", "signatures"]
+    assert set(json.loads(block.content)["payload"]["/"]) == {"bytes"}
 
 
 ABSENT_HERE = "block was not found locally (offline)"

@@ -45,15 +45,15 @@ def tile(key: SigningKey, unique: str) -> Event:
 def streams() -> list[Event]:
     """Init events of all kinds, in a random order that is always the same."""
     models = [*(model.stream_id() for model in MODELS), ABSENT]
-    found = [*MODELS]
+    listed = [*MODELS]
     for n in range(12):
         for key in KEYS[: 1 + n % 3]:
             model = models[n % len(models)]
-            found.append(init_event(key, model, {"n": n}, unique=b"%d" % n))
-    found += [deterministic_init_event(controller_of(key), models[0]) for key in KEYS]
-    found += [tile(key, f"{n}") for key in KEYS for n in range(2)]
-    Random(1).shuffle(found)
-    return found
+            listed.append(init_event(key, model, {"n": n}, unique=b"%d" % n))
+    listed += [deterministic_init_event(controller_of(key), models[0]) for key in KEYS]
+    listed += [tile(key, f"{n}") for key in KEYS for n in range(2)]
+    Random(1).shuffle(listed)
+    return listed
 
 
 STREAMS = streams()
@@ -61,13 +61,13 @@ STREAMS = streams()
 
 async def pages(api: Api, path: str, name: str, **params: str | int) -> list[dict[str, Any]]:
     """The whole list, read page by page."""
-    found: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     while True:
         page = await read(api, path, **params)
-        found += page[name]
+        listed += page[name]
         if page["next"] is None:
-            assert page.get("total", len(found)) == len(found)
-            return found
+            assert page.get("total", len(listed)) == len(listed)
+            return listed
         params["after"] = page["next"]
 
 
@@ -93,22 +93,22 @@ async def test_all_streams_the_latest_first(api: Api, store: Store) -> None:
     await admit(store, *STREAMS)
     names = {model.stream_id(): model.data["name"] for model in MODELS}
     for limit in (1, 5, 1000):
-        found = await pages(api, "streams", "streams", limit=limit)
-        assert [each["id"] for each in found] == ids(STREAMS)
-    for each, event in zip(found, reversed(STREAMS), strict=True):
+        streams = await pages(api, "streams", "streams", limit=limit)
+        assert [stream["id"] for stream in streams] == ids(STREAMS)
+    for stream, event in zip(streams, reversed(STREAMS), strict=True):
         header = event.header
         assert header is not None
-        assert (each["init"], each["controller"]) == (str(event.cid), header.controller)
-        assert (each["sort_key"], each["sort_value"]) == (header.sep_key, header.sep_value)
-        assert each["name"] == (event.data["name"] if event in MODELS else None)
-        assert each["model_name"] == names.get(header.model)  # type: ignore[arg-type]
-        assert each["events"] == 1
+        assert (stream["init"], stream["controller"]) == (str(event.cid), header.controller)
+        assert (stream["sort_key"], stream["sort_value"]) == (header.sep_key, header.sep_value)
+        assert stream["name"] == (event.data["name"] if event in MODELS else None)
+        assert stream["model_name"] == names.get(header.model)  # type: ignore[arg-type]
+        assert stream["events"] == 1
 
 
 async def test_by_model_controller_and_sort_value(api: Api, store: Store) -> None:
     await admit(store, *STREAMS)
     dids = [controller_of(key) for key in KEYS]
-    models = [*(each.stream_id() for each in MODELS), ABSENT, METAMODEL]
+    models = [*(model.stream_id() for model in MODELS), ABSENT, METAMODEL]
     for model, did in itertools.product([None, *models], [None, *dids]):
         right = [
             event
@@ -119,11 +119,11 @@ async def test_by_model_controller_and_sort_value(api: Api, store: Store) -> Non
         ]
         params = {"model": str(model)} if model else {}
         params |= {"controller": did} if did else {}
-        found = await pages(api, "streams", "streams", limit=3, **params)
-        assert [each["id"] for each in found] == ids(right)
+        streams = await pages(api, "streams", "streams", limit=3, **params)
+        assert [stream["id"] for stream in streams] == ids(right)
     blogs = [e for e in STREAMS if e.header is not None and e.header.sep_key == "family"]
-    found = await pages(api, "streams", "streams", sortKey="family", sortValue="blog", limit=4)
-    assert [each["id"] for each in found] == ids(blogs)
+    streams = await pages(api, "streams", "streams", sortKey="family", sortValue="blog", limit=4)
+    assert [stream["id"] for stream in streams] == ids(blogs)
 
 
 async def test_how_many_events_a_stream_has(api: Api, store: Store) -> None:
@@ -131,8 +131,8 @@ async def test_how_many_events_a_stream_has(api: Api, store: Store) -> None:
     key = next(k for k in KEYS if init.header and controller_of(k) == init.header.controller)
     change = data_event(key, init, [init.cid], [{"op": "replace", "path": "/n", "value": 2}])
     await admit(store, init, other, change)
-    found = {each["id"]: each for each in await pages(api, "streams", "streams")}
-    first, second = (found[str(event.stream_id())] for event in (init, other))
+    by_id = {stream["id"]: stream for stream in await pages(api, "streams", "streams")}
+    first, second = (by_id[str(event.stream_id())] for event in (init, other))
     assert (first["events"], first["position"]) == (2, 3)
     assert (second["events"], second["position"]) == (1, 2)
 
@@ -141,9 +141,11 @@ async def test_models_and_what_there_is_of_each(api: Api, store: Store) -> None:
     assert await pages(api, "models", "models") == []
     await admit(store, *STREAMS)
     models = [event for event in STREAMS if event in MODELS]
-    found = await pages(api, "models", "models", limit=1)
+    pages_of_models = await pages(api, "models", "models", limit=1)
     documents = Counter(e.header.model for e in STREAMS if e.header is not None)
-    assert [(each["id"], each["name"], each["streams"], each["events"]) for each in found] == [
+    assert [
+        (model["id"], model["name"], model["streams"], model["events"]) for model in pages_of_models
+    ] == [
         (str(e.stream_id()), e.data["name"], documents[e.stream_id()], documents[e.stream_id()])
         for e in reversed(models)
     ]
@@ -160,7 +162,7 @@ def test_a_prefix_of_a_name_leads_to_it(digest: bytes, jose: bool, data: st.Data
         assert list(ranges(name)) == [(cid, cid)]
         names = [str(other)] if name == str(cid) else [str(StreamId(t, other)) for t in StreamType]
         is_there = any(first <= other <= last for first, last in ranges(prefix))
-        assert is_there is any(each.startswith(prefix) for each in names)
+        assert is_there is any(name.startswith(prefix) for name in names)
 
 
 async def test_a_large_init_event_is_decoded_once(
@@ -180,8 +182,8 @@ async def test_a_large_init_event_is_decoded_once(
     for _ in range(3):
         for path, params in (("streams", {}), ("models", {}), ("search", {"q": "large"})):
             answer = await read(api, path, **params)
-            [found] = answer.get("models") or answer["streams"]
-            assert found["name"] == "Large"
+            [row] = answer.get("models") or answer["streams"]
+            assert row["name"] == "Large"
         assert (await read(api, f"anchors/events/{model.cid}"))["state"] == "none"
     assert decoded == [model.car]
 

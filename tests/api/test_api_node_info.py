@@ -96,13 +96,15 @@ def check_catalogue(text: str) -> None:
             name = family.name + ("_total" if family.type == "counter" else "")
             labels = {label for sample in family.samples for label in sample.labels} - {"le"}
             shown[name] = (family.type, family.documentation, labels)
-    assert shown == {each.name: (each.kind, each.help, set(each.labels)) for each in FAMILIES}
+    assert shown == {
+        family.name: (family.kind, family.help, set(family.labels)) for family in FAMILIES
+    }
 
 
 def peer_of(**worth: Any) -> PeerInfo:
     """A connected peer."""
-    given = {"failures": 0, **worth}
-    return PeerInfo(id="", addresses=(), connected=True, last_sync=None, speaks=(), **given)
+    expected = {"failures": 0, **worth}
+    return PeerInfo(id="", addresses=(), connected=True, last_sync=None, speaks=(), **expected)
 
 
 async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from recon_node.p2p import SyncReport
 
 
 def report(number: int, *, moved: int = 0) -> SyncReport:
-    zeros = {each.name: 0 for each in dataclasses.fields(SyncReport) if each.type == "int"}
+    zeros = {field.name: 0 for field in dataclasses.fields(SyncReport) if field.type == "int"}
     return SyncReport(
         peer=f"peer{number}",
         role="initiator",
@@ -53,8 +53,8 @@ async def test_syncs_the_latest_first(services: Services) -> None:
         sync_reports=[report(n) for n in range(5)], transfers=[report(9, moved=3)]
     )
     async with api_of(services, peers=peers) as api:
-        found = await read(api, "recon/syncs", limit=2)
-        assert [each["finished_at"] for each in found["syncs"]] == [4, 3]
+        page = await read(api, "recon/syncs", limit=2)
+        assert [sync["finished_at"] for sync in page["syncs"]] == [4, 3]
         [moved] = (await read(api, "recon/syncs", of="transfers"))["syncs"]
         assert moved["events_received"] == 3
         await read(api, "recon/syncs", 400, of="some")

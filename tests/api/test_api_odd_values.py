@@ -18,14 +18,16 @@ def requests() -> Iterator[tuple[str, str, bool]]:
     for path, operations in DOCUMENT["paths"].items():
         for method, operation in operations.items():
             parameters: list[dict[str, Any]] = operation.get("parameters", [])
-            named = {each["name"]: "x" for each in parameters if each["in"] == "path"}
-            for each in parameters:
-                name = each["name"]
-                if each["in"] == "path":
+            named = {
+                parameter["name"]: "x" for parameter in parameters if parameter["in"] == "path"
+            }
+            for parameter in parameters:
+                name = parameter["name"]
+                if parameter["in"] == "path":
                     for value in TEXTS:
                         yield method, path.format_map({**named, name: value}), False
                     continue
-                is_number = each["schema"].get("type") in ("integer", "number", "boolean")
+                is_number = parameter["schema"].get("type") in ("integer", "number", "boolean")
                 for value in NUMBERS if is_number else TEXTS:
                     yield method, f"{path.format_map(named)}?{name}={value}", is_number
                 yield method, f"{path.format_map(named)}?{name}=x&{name}=y", is_number
@@ -33,7 +35,7 @@ def requests() -> Iterator[tuple[str, str, bool]]:
 
 @pytest.mark.parametrize("method", ["get", "post", "delete"])
 async def test_each_is_answered_with_a_sentence(api: Api, method: str) -> None:
-    for _, path, is_number in (each for each in requests() if each[0] == method):
+    for _, path, is_number in (request for request in requests() if request[0] == method):
         answer = await api.request(method.upper(), path, content=b"{}")
         if answer.is_error:
             assert {name.lower() for name in answer.json()} >= {"message"}

@@ -126,8 +126,8 @@ async def fill(services: Services, sample: Events) -> str:
     await store.admit_local([multibase.decode(event["car"]) for event in sample[:30]])
     await store.admit_local([INIT.car, left.car, right.car, anchored.car])
     proofs = await store.reader.pending_proofs(100)
-    mine = [each for each in proofs if each.proof.chain_id == CHAIN]
-    await store.settle_proofs([(each.cid, 1_700_000_000) for each in mine])
+    mine = [proof for proof in proofs if proof.proof.chain_id == CHAIN]
+    await store.settle_proofs([(proof.cid, 1_700_000_000) for proof in mine])
     await store.admit_local([time_event(INIT, left.cid, tx_hash=bytes([7]) * 32).car])
     await hand_over(store, change(change(right, n=4), n=5), 3)
     return str(anchored.cid)
@@ -156,11 +156,13 @@ def dag_source(tmp_path: Path) -> DagSource:
 async def axe(page: Browser, *rules: str) -> list[str]:
     """What axe finds wrong in the page as it is, by some rules or by all."""
     options = json.dumps({"runOnly": rules} if rules else {})
-    found = await page.run(f"axe.run({options}).then((found) => JSON.stringify(found.violations))")
+    violations = await page.run(
+        f"axe.run({options}).then((found) => JSON.stringify(found.violations))"
+    )
     return [
-        f"{each['id']}: {node['html'][:200]} {node['failureSummary']}"
-        for each in json.loads(found)
-        for node in each["nodes"]
+        f"{line['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for line in json.loads(violations)
+        for node in line["nodes"]
     ]
 
 

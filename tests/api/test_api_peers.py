@@ -71,8 +71,8 @@ async def test_two_nodes_get_connected_and_say_so(tmp_path: Path, sample: Events
         assert moved["events_sent"] == 5
         assert [peer["id"] for peer in recon["peers"] if peer["connected"]] == [other.peer_id]
         assert recon["peers"][0]["speaks"] == speaks
-        for name, found in (("SyncReport", moved), ("PeerInfo", recon["peers"][0])):
-            assert set(found) == set(DOCUMENT["components"]["schemas"][name]["properties"])
+        for name, row in (("SyncReport", moved), ("PeerInfo", recon["peers"][0])):
+            assert set(row) == set(DOCUMENT["components"]["schemas"][name]["properties"])
 
         recon = await until(
             api, "recon", lambda answer: all(e["behind"] and e["latency"] for e in answer["peers"])

@@ -44,11 +44,11 @@ async def test_what_the_policy_refuses_is_forbidden(tmp_path: Path) -> None:
         }
         metrics = (await api.get("/metrics")).text
         assert 'recon_verdicts_total{status="refused_by_policy"} 1.0' in metrics
-        lines = "\n".join(json.dumps(body(each.car)) for each in (BAD, GOOD, change, MODEL))
+        lines = "\n".join(json.dumps(body(event.car)) for event in (BAD, GOOD, change, MODEL))
         headers = {"Content-Type": "application/x-ndjson"}
         answer = await api.post("/ceramic/events", content=lines, headers=headers)
         verdicts = answer.json()
-        assert [each["status"] for each in verdicts] == ["refused", "new", "refused", "new"]
+        assert [verdict["status"] for verdict in verdicts] == ["refused", "new", "refused", "new"]
         assert all("is in deny_controllers" in verdicts[n]["reason"] for n in (0, 2))
         assert store.head == len(store.keys) == 2
 

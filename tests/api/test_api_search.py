@@ -23,11 +23,11 @@ async def test_by_a_stream_id_or_its_beginning(api: Api, store: Store) -> None:
         name = str(event.stream_id())
         other = multibase.encode(event.stream_id().to_bytes(), "base58btc")
         for query in (name, name[:-20], f"  {name}\n", other):
-            found = await search(api, query)
-            assert [each["id"] for each in found["streams"]] == [name]
-            assert found["events"] == []
-    found = await search(api, "kjzl6kcym7w8y", limit=3)  # what documents' StreamIDs begin with
-    assert len(found["streams"]) == 3
+            answer = await search(api, query)
+            assert [stream["id"] for stream in answer["streams"]] == [name]
+            assert answer["events"] == []
+    answer = await search(api, "kjzl6kcym7w8y", limit=3)  # what documents' StreamIDs begin with
+    assert len(answer["streams"]) == 3
     assert await search(api, str(STREAMS[0].stream_id())[:9]) == NOTHING
 
 
@@ -36,23 +36,23 @@ async def test_by_a_cid_or_its_beginning(api: Api, store: Store) -> None:
     event = data_event(KEYS[0], init, [init.cid], [])
     await admit(store, *STREAMS, event)
     for query in (event.cid, str(event.cid)[:-30], multibase.encode(event.cid, "base58btc")):
-        found = await search(api, query)
+        answer = await search(api, query)
         stream = str(init.stream_id())
-        assert found["events"] == [
+        assert answer["events"] == [
             {"cid": str(event.cid), "kind": "data", "state": "delivered", "stream": stream}
         ]
-        assert found["streams"] == []
-    found = await search(api, init.cid)
-    assert [each["cid"] for each in found["events"]] == [str(init.cid)]
-    assert [each["id"] for each in found["streams"]] == [str(init.stream_id())]
+        assert answer["streams"] == []
+    answer = await search(api, init.cid)
+    assert [event["cid"] for event in answer["events"]] == [str(init.cid)]
+    assert [stream["id"] for stream in answer["streams"]] == [str(init.stream_id())]
 
 
 async def test_an_event_that_waits(api: Api, store: Store) -> None:
     waiting = change(change(INIT), n=2)
     await hand_over(store, waiting, 2)
-    [found] = (await search(api, waiting.cid))["events"]
+    [event] = (await search(api, waiting.cid))["events"]
     cid = str(waiting.cid)
-    assert found == {"cid": cid, "kind": "data", "state": "waiting", "stream": None}
+    assert event == {"cid": cid, "kind": "data", "state": "waiting", "stream": None}
 
 
 async def test_by_a_did_and_by_the_name_of_a_model(api: Api, store: Store) -> None:
@@ -61,9 +61,9 @@ async def test_by_a_did_and_by_the_name_of_a_model(api: Api, store: Store) -> No
         did = controller_of(key)
         count = sum(e.header is not None and e.header.controller == did for e in STREAMS)
         assert (await search(api, did))["controllers"] == [{"id": did, "streams": count}]
-    found = await search(api, "NOTE")
-    assert [each["name"] for each in found["models"]] == ["Note"]
-    assert {each["name"] for each in (await search(api, "o"))["models"]} == {"Note", "Photo"}
+    answer = await search(api, "NOTE")
+    assert [model["name"] for model in answer["models"]] == ["Note"]
+    assert {model["name"] for model in (await search(api, "o"))["models"]} == {"Note", "Photo"}
     assert len(MODELS) == 2
 
 

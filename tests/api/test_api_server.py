@@ -364,7 +364,7 @@ async def test_a_quick_client_gets_large_pieces_for_as_long_as_it_is_quick(
 
     await Bound(app, Limits(stall=60))({"type": "http", **TARGET}, whole_request, take)
     assert received == message * 5
-    assert [max(each) for each in sizes] == [PIECE, LARGE_PIECE, LARGE_PIECE, PIECE, LARGE_PIECE]
+    assert [max(size) for size in sizes] == [PIECE, LARGE_PIECE, LARGE_PIECE, PIECE, LARGE_PIECE]
 
 
 async def test_answers_that_nobody_reads_have_room_together(

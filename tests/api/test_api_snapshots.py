@@ -52,9 +52,9 @@ async def snapshots_api(store: Store, tmp_path: Path) -> AsyncIterator[Api]:
 async def over(api: Api) -> dict[str, object]:
     with trio.fail_after(60):
         while True:
-            found: dict[str, object] = (await api.get(PATH)).json()
-            if found["state"] != "running":
-                return found
+            status: dict[str, object] = (await api.get(PATH)).json()
+            if status["state"] != "running":
+                return status
             await trio.sleep(0.01)
 
 
@@ -64,9 +64,9 @@ async def test_a_running_node_syncs(snapshots_api: Api, store: Store, url: str) 
     answer = await snapshots_api.post(PATH, json={"urls": [url, "/nowhere"]})
     assert answer.status_code == 202, answer.text
     assert answer.json()["state"] == "running"
-    found = await over(snapshots_api)
-    assert (found["state"], found["new"], len(store.keys)) == ("done", EVENTS, EVENTS)
-    good, bad = found["sources"]  # type: ignore[misc]
+    status = await over(snapshots_api)
+    assert (status["state"], status["new"], len(store.keys)) == ("done", EVENTS, EVENTS)
+    good, bad = status["sources"]  # type: ignore[misc]
     assert good["error"] is None
     assert good["received"] > 0
     assert "does not exist" in bad["error"]

@@ -11,7 +11,7 @@ import recon_node.api
 from recon_node.api import Access, Services
 
 STATIC = Path(recon_node.api.__file__).parent / "static"
-MODULES = sorted(each.relative_to(STATIC).as_posix() for each in STATIC.rglob("*.js"))
+MODULES = sorted(module.relative_to(STATIC).as_posix() for module in STATIC.rglob("*.js"))
 IMPORT = re.compile(r'^(?:import|export)\b[^"\n=]*\bfrom ?"([^"]+)"', re.MULTILINE)
 
 
@@ -56,7 +56,7 @@ def test_a_module_imports_and_asks_for_what_is_there(name: str) -> None:
     for path in re.findall(r"[\"`](/ceramic/[^\"`?]+)", text):
         pattern = re.escape(path).replace("\\{", "{").replace("\\}", "}")
         asked = re.sub(r"\\\${[^}]*}", "[^/]+", pattern)
-        assert any(re.fullmatch(asked, each) for each in paths), asked
+        assert any(re.fullmatch(asked, path) for path in paths), asked
 
 
 async def test_nothing_else_is_served(api: Api) -> None:
@@ -79,6 +79,6 @@ async def test_they_need_no_token(services: Services) -> None:
 
 def test_licences_are_beside_the_libraries() -> None:
     listed = (STATIC / "vendor" / "README.md").read_text()
-    for each in (STATIC / "vendor").iterdir():
-        assert each.name == "README.md" or each.name in listed, each.name
+    for library in (STATIC / "vendor").iterdir():
+        assert library.name == "README.md" or library.name in listed, library.name
     assert b"Apache License" in (STATIC.parent / "html/swagger-ui/LICENSE").read_bytes()

@@ -35,29 +35,32 @@ async def test_how_far_each_event_has_come(api: Api, store: Store) -> None:
     answer = await read(api, f"{STREAM}/events")
     assert (answer["id"], answer["init"]) == (str(INIT.stream_id()), str(INIT.cid))
     assert answer == await read(api, f"streams/{INIT.cid}/events")
-    told = {event["cid"]: event for event in answer["events"]}
+    listed_events = {event["cid"]: event for event in answer["events"]}
     events = (INIT, anchored, first, looked_for, behind, waiting, later)
     states = ["delivered"] * 3 + ["pending"] * 2 + ["waiting"] * 2
-    assert {cid: event["state"] for cid, event in told.items()} == dict(
+    assert {cid: event["state"] for cid, event in listed_events.items()} == dict(
         zip([str(event.cid) for event in events], states, strict=True)
     )
     assert [event["position"] for event in answer["events"]][:3] == [1, 2, 3]
-    assert told[str(anchored.cid)] == {
+    assert listed_events[str(anchored.cid)] == {
         "cid": str(anchored.cid),
         "kind": "time",
         "prev": [str(INIT.cid)],
         "height": 1,
         "state": "delivered",
-        "position": told[str(anchored.cid)]["position"],
+        "position": listed_events[str(anchored.cid)]["position"],
         "time": 1_700_000_000,
         "chain_id": "eip155:11155111",
         "expires": None,
         "fault": None,
         "copy_of": None,
-        "rank": told[str(anchored.cid)]["rank"],
+        "rank": listed_events[str(anchored.cid)]["rank"],
     }
-    assert told[str(looked_for.cid)]["time"] is None
-    assert (told[str(later.cid)]["height"], told[str(later.cid)]["position"]) == (6, None)
+    assert listed_events[str(looked_for.cid)]["time"] is None
+    assert (listed_events[str(later.cid)]["height"], listed_events[str(later.cid)]["position"]) == (
+        6,
+        None,
+    )
 
 
 async def test_a_badly_signed_event_waits_until_it_is_covered(api: Api, store: Store) -> None:
@@ -67,12 +70,12 @@ async def test_a_badly_signed_event_waits_until_it_is_covered(api: Api, store: S
     await admit(store, INIT, first)
     await hand_over(store, bad, 2)
     await hand_over(store, anchored, 3)
-    told = await listed(api)
-    assert [told[str(each.cid)]["state"] for each in (bad, anchored)] == ["waiting"] * 2
-    assert "is wrong" in told[str(bad.cid)]["fault"]
-    assert told[str(anchored.cid)]["fault"] is None
+    events = await listed(api)
+    assert [events[str(event.cid)]["state"] for event in (bad, anchored)] == ["waiting"] * 2
+    assert "is wrong" in events[str(bad.cid)]["fault"]
+    assert events[str(anchored.cid)]["fault"] is None
     waiting = (await read(api, "undelivered/waiting"))["events"]
-    assert [(each["cid"], each["fault"] is None) for each in waiting] == [
+    assert [(event["cid"], event["fault"] is None) for event in waiting] == [
         (str(anchored.cid), True),
         (str(bad.cid), False),
     ]
@@ -82,18 +85,18 @@ async def test_a_badly_signed_event_waits_until_it_is_covered(api: Api, store: S
     merge = change(first, anchored, n=3)
     await admit(store, merge)
     states = {cid: event["state"] for cid, event in (await listed(api)).items()}
-    delivered = dict.fromkeys((str(each.cid) for each in (INIT, first, bad)), "delivered")
+    delivered = dict.fromkeys((str(event.cid) for event in (INIT, first, bad)), "delivered")
     assert states == delivered | {str(anchored.cid): "pending", str(merge.cid): "pending"}
     [proof] = await store.reader.pending_proofs(10)
     await store.settle_proofs([(proof.cid, 1_700_000_000)])
     at_tip = await read(api, STREAM)
     assert at_tip["event_cid"] == str(merge.cid)
-    rejected = {each["event_cid"]: each["errors"] for each in at_tip["validation_errors"]}
+    rejected = {error["event_cid"]: error["errors"] for error in at_tip["validation_errors"]}
     assert rejected.keys() == {str(bad.cid), str(anchored.cid)}
     assert "is wrong" in rejected[str(bad.cid)][0]
     assert (await read(api, f"{STREAM}/events/{bad.cid}"))["content"] == {"n": 1}
     details = (await read(api, "feed/events", details="true"))["events"]
-    assert [each["id"] for each in details if each["fault"]] == [str(bad.cid)]
+    assert [detail["id"] for detail in details if detail["fault"]] == [str(bad.cid)]
 
 
 async def test_a_stream_that_is_too_long(store: Store) -> None:
@@ -124,5 +127,5 @@ async def test_until_when_a_capability_holds(api: Api, store: Store) -> None:
     capability = wallet.issue(aud=controller_of(KEY))
     event = signed_event(KEY, {"header": header, "data": {}}, capability=capability)
     await admit(store, event)
-    [told] = (await read(api, f"streams/{event.cid}/events"))["events"]
-    assert told["expires"] == 4_102_444_800
+    [row] = (await read(api, f"streams/{event.cid}/events"))["events"]
+    assert row["expires"] == 4_102_444_800

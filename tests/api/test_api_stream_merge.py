@@ -60,10 +60,10 @@ async def test_conflicts_come_with_the_value_on_each_branch(api: Api, store: Sto
     proposal = await propose(api, init)
     [conflict] = proposal["conflicts"]
     assert conflict["path"] == "/content/text"
-    assert [each["prev"] for each in conflict["values"]] == proposal["prev"]
-    assert sorted(each.get("value", "") for each in conflict["values"]) == ["", "b", "c"]
+    assert [value["prev"] for value in conflict["values"]] == proposal["prev"]
+    assert sorted(value.get("value", "") for value in conflict["values"]) == ["", "b", "c"]
     assert {"prev": str(gone.cid)} in conflict["values"]
-    tip = next(each for each in conflict["values"] if each["prev"] == proposal["prev"][0])
+    tip = next(value for value in conflict["values"] if value["prev"] == proposal["prev"][0])
     assert proposal["content"].get("text") == tip.get("value")
 
 

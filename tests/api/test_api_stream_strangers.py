@@ -127,7 +127,7 @@ async def test_made_up_times_and_forged_events_are_cut_off(store: Store) -> None
         forged(data_event(KEY, INIT, [first.cid], [{"op": "test", "path": f"{n}" * 2000}]))
         for n in range(40)
     ]
-    offers = [(each.event_id(store.network, INIT.header, 2), each.car) for each in junk]
+    offers = [(event.event_id(store.network, INIT.header, 2), event.car) for event in junk]
     assert {verdict.status for verdict in await store.admit_remote(offers)} == {"new"}
     most = 16 * 3 * len(junk[0].car)
     listed = (await view_of(store, "/events", stream_bytes=most))["events"]
@@ -162,10 +162,10 @@ async def test_a_stream_states_the_same_without_its_copies(store: Store, seed: i
     expected = statements_of(parse_event(row.car) for row in feed)
     delivered = await read_delivered(Services(store=store), INIT.cid, 1000)
     assert delivered is not None
-    found = delivered.statements
+    statements = delivered.statements
     described = [
-        [(event.cid, event.kind, event.prevs, each.ranks[event.cid]) for event in each.events]
-        for each in (found, expected)
+        [(event.cid, event.kind, event.prevs, states.ranks[event.cid]) for event in states.events]
+        for states in (statements, expected)
     ]
     assert described[0] == described[1]
-    assert found.copies.items() <= expected.copies.items()
+    assert statements.copies.items() <= expected.copies.items()

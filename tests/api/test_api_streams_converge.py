@@ -77,17 +77,17 @@ async def answers(directory: Path, offers: list[Offer], ids: list[StreamId], siz
     between, too: nothing that it remembers may last."""
     async with open_store(directory, NETWORK, settings=StoreSettings(verifiers=0)) as store:
         async with api_of(store) as client:
-            found = []
+            answers_of = []
             for at in range(0, len(offers), size):
                 await store.admit_remote(offers[at : at + size])
-                found = [await client.get(f"/ceramic/streams/{each}") for each in ids]
+                answers_of = [await client.get(f"/ceramic/streams/{id_}") for id_ in ids]
         assert (store.head, store.waiting) == (len(set(offers)), 0)
-    return [(answer.status_code, comparable(answer.json())) for answer in found]
+    return [(answer.status_code, comparable(answer.json())) for answer in answers_of]
 
 
 def comparable(state: dict[str, Any]) -> dict[str, Any]:
     errors = state.get("validation_errors", ())
-    return {**state, "validation_errors": sorted(errors, key=lambda each: str(each["event_cid"]))}
+    return {**state, "validation_errors": sorted(errors, key=lambda error: str(error["event_cid"]))}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -57,17 +57,17 @@ async def test_a_thread_of_four_authors(
         names = await read(api, f"tangles/{ROOT.stream_id()}")
         assert names["tangles"] == [{"name": THREAD, "candidates": 6}]
         tangle = await read(api, TANGLE)
-        assert [each["id"] for each in tangle["messages"]] == ids(ROOT, RIGHT, LEFT, BOTH)
+        assert [message["id"] for message in tangle["messages"]] == ids(ROOT, RIGHT, LEFT, BOTH)
         assert tangle["tips"] == ids(BOTH)
         assert tangle["messages"][3]["previous"] == sorted(ids(LEFT, RIGHT))
         assert tangle["messages"][1]["author"] == controller_of(CAROL)
         assert tangle["messages"][1]["content"]["text"] == "right"
-        rules = {each["id"]: each["rule"] for each in tangle["excluded"]}
+        rules = {message["id"]: message["rule"] for message in tangle["excluded"]}
         assert rules == dict(zip(ids(WRONG, LOOSE), ("rejected", "missing_previous"), strict=True))
-        reasons = {each["id"]: each["reason"] for each in tangle["excluded"]}
+        reasons = {message["id"]: message["reason"] for message in tangle["excluded"]}
         assert "text" in reasons[ids(WRONG)[0]]
         bare = await read(api, TANGLE, content="false")
-        assert {each["content"] for each in bare["messages"]} == {None}
+        assert {message["content"] for message in bare["messages"]} == {None}
 
 
 async def test_later_events_of_a_document_do_not_move_it(store: Store, tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ async def test_ties_by_receipt(store: Store, tmp_path: Path) -> None:
         await admit(store, MODEL, ROOT, LEFT)
         await admit(store, RIGHT)
         tangle = await read(api, TANGLE, ties="received")
-        assert [each["id"] for each in tangle["messages"]] == ids(ROOT, RIGHT, LEFT)
-        assert all(each["received"] for each in tangle["messages"])
+        assert [message["id"] for message in tangle["messages"]] == ids(ROOT, RIGHT, LEFT)
+        assert all(message["received"] for message in tangle["messages"])
         await read(api, TANGLE, 400, ties="alphabet")
 
 
@@ -126,7 +126,7 @@ async def test_tangles_are_listed_in_pages(store: Store, tmp_path: Path) -> None
         )
         fields = ("root", "init", "name", "candidates")
         assert whole["next"] is None
-        assert [tuple(each[name] for name in fields) for each in whole["tangles"]] == [
+        assert [tuple(tangle[name] for name in fields) for tangle in whole["tangles"]] == [
             (str(root.stream_id()), str(root.cid), name, count) for root, name, count in expected
         ]
         pages, after = [], {}
@@ -193,8 +193,8 @@ async def test_a_model_that_cannot_be_read_keeps_only_its_messages_out(
     link = {THREAD: {"root": str(ROOT.stream_id()), "previous": [str(ROOT.stream_id())]}}
     named = [other.stream_id(), StreamId(1000, other.cid), StreamId(1001, other.cid)]
     hostile = [
-        init_event(CAROL, each, {"text": "x", "tangles": link}, unique=bytes([n]))
-        for n, each in enumerate(named)
+        init_event(CAROL, name, {"text": "x", "tangles": link}, unique=bytes([n]))
+        for n, name in enumerate(named)
     ]
     if fault == "large":
         monkeypatch.setattr(tangles, "MAX_BYTES", 100_000)
@@ -213,6 +213,6 @@ async def test_a_model_that_cannot_be_read_keeps_only_its_messages_out(
         answer = await read(api, TANGLE, 404 if fault == "slow" else 200)
     assert sorted(read_models) == sorted({MODEL.cid, other.cid})
     if fault == "large":
-        reasons = {each["id"]: each["reason"] for each in answer["excluded"]}
+        reasons = {message["id"]: message["reason"] for message in answer["excluded"]}
         assert "too large" in reasons[str(hostile[0].stream_id())]
         assert str(ROOT.stream_id()) in {message["id"] for message in answer["messages"]}

@@ -16,8 +16,8 @@ async def test_nothing(api: Api, store: Store) -> None:
     await store.admit_local([INIT.car])
     counts = dict.fromkeys(("waiting", "pending", "refused"), 0)
     assert await read(api, "undelivered") == {**counts, "chains": []}
-    for each in counts:
-        assert await read(api, f"undelivered/{each}") == {"events": [], "next": None}
+    for count in counts:
+        assert await read(api, f"undelivered/{count}") == {"events": [], "next": None}
 
 
 async def test_what_waits_and_for_what(api: Api, store: Store) -> None:
@@ -51,10 +51,10 @@ async def test_what_waits_and_for_what(api: Api, store: Store) -> None:
     ]
     pages = [await read(api, "undelivered/waiting", limit=2)]
     pages.append(await read(api, "undelivered/waiting", limit=2, after=pages[0]["next"]))
-    assert [each for page in pages for each in page["events"]] == answer["events"]
+    assert [event for page in pages for event in page["events"]] == answer["events"]
     assert pages[1]["next"] is None
     await store.admit_local([missing.car])
-    assert [each["cid"] for each in (await read(api, "undelivered/waiting"))["events"]] == [
+    assert [event["cid"] for event in (await read(api, "undelivered/waiting"))["events"]] == [
         str(orphan.cid)
     ]
 
@@ -72,8 +72,8 @@ async def test_what_is_pending_and_on_which_chain(store: Store) -> None:
             assert (await read(api, "undelivered"))["chains"] == [
                 {"chain_id": CHAIN, "has_provider": has_provider, "proofs": 1, "next_due": due}
             ]
-            found = (await read(api, "undelivered/pending"))["events"]
-            by_cid = {each["cid"]: each for each in found}
+            events = (await read(api, "undelivered/pending"))["events"]
+            by_cid = {event["cid"]: event for event in events}
             assert by_cid[str(behind.cid)]["lookup"] is None
             assert by_cid[str(behind.cid)]["builds_on"] == [
                 {"cid": str(anchored.cid), "state": "pending"}
@@ -101,9 +101,9 @@ async def test_what_was_refused_and_why(api: Api, store: Store) -> None:
     first = await read(api, "undelivered/refused", limit=1)
     second = await read(api, "undelivered/refused", limit=1, after=first["next"])
     assert second["next"] is None
-    [told] = second["events"]
-    assert told["cid"] == str(anchored.cid)
-    assert told["reason"] == "the transaction says something else"
-    assert (told["inherent"], told["height"]) == (True, 1)
-    [told] = first["events"]
-    assert told["reason"].startswith(f"it builds on {anchored.cid}, which was refused")
+    [refused] = second["events"]
+    assert refused["cid"] == str(anchored.cid)
+    assert refused["reason"] == "the transaction says something else"
+    assert (refused["inherent"], refused["height"]) == (True, 1)
+    [refused] = first["events"]
+    assert refused["reason"].startswith(f"it builds on {anchored.cid}, which was refused")

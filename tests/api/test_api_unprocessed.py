@@ -115,7 +115,7 @@ async def test_a_tangle_that_ends_its_process_leaves_its_root_alone(processes: E
         with pytest.raises(ApiError, match="has set the tangle aside"):
             await processes.of_stream(tangle, 3, partial(os._exit, 1))
     assert await processes.of_stream(STREAM, 3, partial(int, "5")) == 5
-    assert [each.subject for each in processes.aside] == [tangle]
+    assert [failure.subject for failure in processes.aside] == [tangle]
 
 
 async def test_a_stream_that_takes_too_long_is_set_aside(
@@ -232,10 +232,10 @@ async def test_each_answer_about_a_stream_from_another_process(
     left, right = change(FIRST, n=1), change(FIRST, n=2)
     await store.admit_local([e.car for e in (FIRST, left, right, time_event(FIRST, left.cid))])
     paths = ("", "/events", f"/events/{left.cid}", "/merge", "/picture", f"/events/{INIT}")
-    stream, found = f"streams/{FIRST.stream_id()}", []
+    stream, answered = f"streams/{FIRST.stream_id()}", []
     for where in (Evaluation(0), processes):
         async with api_of(store, evaluation=where) as api:
             answers = [await api.get(f"/ceramic/{stream}{path}") for path in paths]
-            found.append([(answer.status_code, answer.json()) for answer in answers])
-    assert found[0] == found[1]
-    assert [status for status, _ in found[0]] == [200, 200, 200, 200, 200, 404]
+            answered.append([(answer.status_code, answer.json()) for answer in answers])
+    assert answered[0] == answered[1]
+    assert [status for status, _ in answered[0]] == [200, 200, 200, 200, 200, 404]

@@ -49,7 +49,7 @@ from recon_node.ipld import CID, car, dag_cbor, multibase
 DOCUMENT = StreamType.MODEL_INSTANCE
 MODEL_RESOURCE = f"ceramic://*?model={MODEL}"
 OTHERS: list[Wallet] = [EthereumWallet(b"x" * 32), SolanaWallet(b"x" * 32), Passkey(8)]
-each_wallet = pytest.mark.parametrize("wallet", WALLETS, ids=lambda each: type(each).__name__)
+each_wallet = pytest.mark.parametrize("wallet", WALLETS, ids=lambda wallet: type(wallet).__name__)
 
 
 def accepted(block: bytes, wallet: Wallet, model: StreamId | None = None) -> Validity:
@@ -307,7 +307,7 @@ def test_controllers_whose_keys_would_have_to_be_looked_up() -> None:
 
 
 def test_each_kind_of_signature_wants_its_kind_of_issuer() -> None:
-    by_ethereum, by_solana = (signature_of(each.issue()) for each in (ETHEREUM, SOLANA))
+    by_ethereum, by_solana = (signature_of(wallet.issue()) for wallet in (ETHEREUM, SOLANA))
     for issuer in (SOLANA.issuer, f"did:pkh:eip155:main:{ETHEREUM.address}", PASSKEY.issuer):
         block = capability("eip4361", payload_of(issuer, {}), by_ethereum)
         invalid("an Ethereum signature, but|not a did:pkh", block)

@@ -542,9 +542,13 @@ def test_an_event_that_does_not_keep_its_payload_is_the_same() -> None:
         assert lazy.data == event.data
         assert lazy.payload is lazy.payload  # decoded once
         shown = replace(lazy, prevs=(event.cid,))
-        for each in (event, lazy, shown):
-            again = pickle.loads(pickle.dumps(each))
-            assert (again, again.prevs, again.payload) == (each, each.prevs, each.payload)
+        for event_form in (event, lazy, shown):
+            again = pickle.loads(pickle.dumps(event_form))
+            assert (again, again.prevs, again.payload) == (
+                event_form,
+                event_form.prevs,
+                event_form.payload,
+            )
     texts = init_event(KEY, MODEL, {"texts": ["ab"] * 20_000})
     tracemalloc.start()
     many = [pickle.loads(pickle.dumps(texts.lazily())) for _ in range(8)]

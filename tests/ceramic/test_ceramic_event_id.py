@@ -116,8 +116,12 @@ def test_built_as_the_cip_says_and_read_back(
 @given(event_ids, st.binary(max_size=9), st.binary(max_size=9))
 def test_delimits_itself(event_id: EventId, before: bytes, after: bytes) -> None:
     data = before + event_id + after
-    found, end = scan(data, len(before))
-    assert (type(found), found, end) == (EventId, event_id, len(before) + len(event_id))
+    event_id_read, end = scan(data, len(before))
+    assert (type(event_id_read), event_id_read, end) == (
+        EventId,
+        event_id,
+        len(before) + len(event_id),
+    )
     if after:
         with pytest.raises(EventIdError, match="extra bytes"):
             EventId(event_id + after)
@@ -284,13 +288,13 @@ def test_rendezvous_vectors() -> None:
     for row in vectors:
         network, sort_value = Network.parse(row["network"]), row["sort_value"]
         assert network.id == row["network_id"]
-        found = (
+        places = (
             rendezvous(network)
             if sort_value is None
             else sort_value_rendezvous(network, sort_value)
         )
-        assert found.hex() == row["rendezvous"]
-        assert "1220" + hashlib.sha256(found).hexdigest() == row["key"]
+        assert places.hex() == row["rendezvous"]
+        assert "1220" + hashlib.sha256(places).hexdigest() == row["key"]
     assert len({row["key"] for row in vectors}) == len(vectors)
 
 

@@ -35,12 +35,12 @@ def outcome(data: bytes) -> Event | str:
 
 def agreed(data: bytes) -> str:
     """Which of the two ways was taken; both have the same outcome."""
-    found = outcome(data)
+    result = outcome(data)
     with slowly():
-        assert outcome(data) == found
+        assert outcome(data) == result
     if read_plain(data) is None:
-        return "refused" if isinstance(found, str) else "read slowly"
-    return "refused quickly" if isinstance(found, str) else "read quickly"
+        return "refused" if isinstance(result, str) else "read slowly"
+    return "refused quickly" if isinstance(result, str) else "read quickly"
 
 
 def signed(payload: bytes, envelope: dict[str, Any], *more: bytes) -> bytes:
@@ -65,7 +65,7 @@ def test_events_of_the_sdk(cars: list[bytes]) -> None:
 
 
 def test_changed_bytes(cars: list[bytes], rng: random.Random) -> None:
-    data = next(each for each in cars if read_plain(each))
+    data = next(car for car in cars if read_plain(car))
     for at in range(len(data)):
         changed = bytes([data[at] ^ 1 << rng.randrange(8)])
         assert agreed(data[:at] + changed + data[at + 1 :]) == "refused"
@@ -113,11 +113,11 @@ def test_changed_blocks(cars: list[bytes], rng: random.Random) -> None:
 
 
 def test_lengths_that_are_not_the_shortest(cars: list[bytes]) -> None:
-    data = next(each for each in cars if read_plain(each))
+    data = next(car for car in cars if read_plain(car))
     short = signed(b"\xa0", parts(data)[1])
     assert agreed(short) == "refused quickly"
-    for each, bytes_ in ((data, 2), (short, 1)):
-        [first, *_] = car.decode(each).blocks
-        at = each.index(first, 60) - bytes_
-        longer = each[at : at + bytes_ - 1] + bytes([each[at + bytes_ - 1] | 128, 0])
-        assert agreed(each[:at] + longer + each[at + bytes_ :]) == "refused"
+    for form, bytes_ in ((data, 2), (short, 1)):
+        [first, *_] = car.decode(form).blocks
+        at = form.index(first, 60) - bytes_
+        longer = form[at : at + bytes_ - 1] + bytes([form[at + bytes_ - 1] | 128, 0])
+        assert agreed(form[:at] + longer + form[at + bytes_ :]) == "refused"

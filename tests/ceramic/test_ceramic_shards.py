@@ -42,7 +42,7 @@ def test_a_controller_is_in_one_of_some_shards(count: int, controller: str, heig
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 16, 17, 100, MAX_SHARDS])
 def test_shards_follow_each_other_and_are_of_about_equal_size(count: int) -> None:
     shards = [Shard.of(number, count) for number in range(1, count + 1)]
-    bounds = [[int.from_bytes(each) for each in shard] for shard in shards]
+    bounds = [[int.from_bytes(bound) for bound in shard] for shard in shards]
     assert (bounds[0][0], bounds[-1][1] + 1) == (0, 256 ** len(shards[0].first))
     assert all(one[1] + 1 == two[0] for one, two in pairwise(bounds))
     sizes = [last - first + 1 for first, last in bounds]

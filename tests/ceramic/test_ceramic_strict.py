@@ -12,7 +12,7 @@ from recon_node.ceramic.auth.envelope import MAX_BRACKETS, json_value
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text("[{a\\"),
-    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(), each, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=10,
 )
 

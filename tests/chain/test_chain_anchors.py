@@ -51,7 +51,7 @@ class Document:
 def made_up(init: Event, name: str, count: int) -> list[Event]:
     """Time events whose transactions do not exist."""
     hashes = [sha256(f"{name} {number}".encode()).digest() for number in range(count)]
-    return [time_event(init, init.cid, chain_id=GNOSIS, tx_hash=each) for each in hashes]
+    return [time_event(init, init.cid, chain_id=GNOSIS, tx_hash=tx_hash) for tx_hash in hashes]
 
 
 async def add(store: Store, *documents: Document) -> None:
@@ -73,8 +73,8 @@ async def cids_of(store: Store) -> list[CID]:
 
 @asynccontextmanager
 async def following(store: Store, *urls: str, chain_id: str = GNOSIS) -> AsyncIterator[Anchors]:
-    given = ChainSettings({chain_id: urls} if urls else {}, requests_per_second=RATE)
-    async with open_anchors(given, store, now=now, jitter=lambda: 0.5) as anchors:
+    settings = ChainSettings({chain_id: urls} if urls else {}, requests_per_second=RATE)
+    async with open_anchors(settings, store, now=now, jitter=lambda: 0.5) as anchors:
         yield anchors
 
 
@@ -121,7 +121,7 @@ async def test_one_lookup_serves_every_event_of_a_proof(clock, chain, url, store
         parse_event(time_event_car(leaf, leaf, proof, *tree.proof(index)))
         for index, leaf in enumerate(tree.leaves)
     )
-    [init] = [each for each in inits if each.cid == left.init]
+    [init] = [init for init in inits if init.cid == left.init]
     alone = time_event(init, init.cid, chain_id=GNOSIS, tx_hash=bytes(31) + b"\1")
     again = data_event(KEY, init, [left.cid], {})
     chain.mine(left.proof, TIME)
@@ -164,8 +164,8 @@ async def test_an_anchor_of_before_2023_is_delivered_if_the_chain_confirms_it(
     earliest ones say of the block is not what counts."""
     documents = [Document(name, "eip155:1") for name in ("right", "wrong", "late")]
     earliest = {"txType": ..., "blockNumber": 1, "blockTimestamp": 1}
-    anchors = [with_proof(each.anchor, **earliest) for each in documents]
-    right, wrong, late = (each.proof for each in anchors)
+    anchors = [with_proof(document.anchor, **earliest) for document in documents]
+    right, wrong, late = (anchor.proof for anchor in anchors)
     chain.chain_id = "eip155:1"
     chain.latest = chain.finalized = 20_000_000
     root = b"\x0f" + right.root  # "f01711220...", with a digit before it to make bytes of it
@@ -178,7 +178,7 @@ async def test_an_anchor_of_before_2023_is_delivered_if_the_chain_confirms_it(
         await until(lambda: service.reports[0].lookups["invalid"] == 2)
         await store.wait_for_feed(6)
     times = {row.event_cid: row.block_time for row in await feed_of(store)}
-    assert [times.get(each.cid) for each in anchors] == [TIME, None, None]
+    assert [times.get(anchor.cid) for anchor in anchors] == [TIME, None, None]
     await admit(store, [data_event(KEY, documents[0].init, [anchors[0].cid], {"n": 2})])
     assert store.head == len(store.keys) == 8
 

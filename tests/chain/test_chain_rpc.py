@@ -38,8 +38,8 @@ TX = PROOF.transaction_hash
 
 @asynccontextmanager
 async def asking(*urls: str, **settings: object) -> AsyncIterator[RpcProvider]:
-    given = ChainSettings({GNOSIS: urls}, **settings)  # type: ignore[arg-type]
-    async with open_provider(given, ChainReport(GNOSIS), lambda: 0.5) as provider:
+    chain_settings = ChainSettings({GNOSIS: urls}, **settings)  # type: ignore[arg-type]
+    async with open_provider(chain_settings, ChainReport(GNOSIS), lambda: 0.5) as provider:
         yield provider
 
 
@@ -132,9 +132,9 @@ async def test_answers_that_no_working_endpoint_gives(clock, chain, url) -> None
         await provider.check()
         for fault in ENDPOINT_FAULTS:
             chain.faults.append(fault)
-            with pytest.raises(EndpointError) as told:
+            with pytest.raises(EndpointError) as error:
                 await provider.transaction(TX)
-            assert str(told.value).startswith(url.partition("/v3")[0] + ": "), fault
+            assert str(error.value).startswith(url.partition("/v3")[0] + ": "), fault
             with pytest.raises(CoolingError) as cooling:
                 await provider.transaction(TX)
             await trio.sleep_until(cooling.value.until)
@@ -265,10 +265,10 @@ async def test_an_endpoint_of_another_chain_is_told_without_its_secrets(clock, c
     chain.chain_id, right = "eip155:1", Chain()
     right.mine(PROOF, 7)
     async with serving(right) as other, asking(url, other) as provider:
-        with pytest.raises(ChainError) as told:
+        with pytest.raises(ChainError) as error:
             await provider.check()
         host = url.partition("/v3")[0]
-        assert str(told.value) == (
+        assert str(error.value) == (
             f"the RPC endpoint {host} is set for eip155:100 but serves eip155:1: correct chain_rpc"
         )
         assert await provider.transaction(TX) is not None  # by the other one
@@ -291,13 +291,13 @@ async def test_nothing_that_is_told_holds_the_key(clock, chain, url) -> None:
         async with asking(url) as provider, asking(refused_url) as nobody:
             for fault in texts:
                 chain.faults.append(fault)
-                with pytest.raises((EndpointError, AnswerError)) as told:
+                with pytest.raises((EndpointError, AnswerError)) as error:
                     await provider.transaction(TX)
-                logs.append({"event": str(told.value), "log_level": "test"})
+                logs.append({"event": str(error.value), "log_level": "test"})
                 await trio.sleep(60)
-            with pytest.raises(EndpointError) as told:
+            with pytest.raises(EndpointError) as error:
                 await nobody.transaction(TX)
-            logs.append({"event": str(told.value), "log_level": "test"})
+            logs.append({"event": str(error.value), "log_level": "test"})
     assert len(logs) > len(texts) + 1
     for secret in (KEY, "passw0rd", "t0ken-too", "/v3"):
         assert secret not in str(logs)

@@ -12,7 +12,7 @@ BOTH = {"eip155:1": (ONE, TWO), "eip155:100": (GNOSIS,)}
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     [
         {"eip155:1": [ONE, TWO], "eip155:100": GNOSIS},
         {"eip155:1": [ONE, TWO, ONE], "eip155:100": [GNOSIS]},
@@ -21,8 +21,8 @@ BOTH = {"eip155:1": (ONE, TWO), "eip155:100": (GNOSIS,)}
         [f"eip155:1={ONE}", f"eip155:1={TWO}", f"eip155:100={GNOSIS}"],
     ],
 )
-def test_a_table_lines_and_text_say_the_same(given: object) -> None:
-    assert parse_providers(given) == BOTH
+def test_a_table_lines_and_text_say_the_same(value: object) -> None:
+    assert parse_providers(value) == BOTH
 
 
 def test_a_query_keeps_its_equals_signs() -> None:
@@ -31,7 +31,7 @@ def test_a_query_keeps_its_equals_signs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("value", "words"),
     [
         *(({chain: ONE}, "is not a supported chain") for chain in ("eip155:0", "eip155:01", "")),
         (f"solana:1={ONE}", "'solana:1' is not a supported chain"),
@@ -46,11 +46,11 @@ def test_a_query_keeps_its_equals_signs() -> None:
         (["eip155:1=http://x:port/key"], "the URL for eip155:1 is not valid"),
     ],
 )
-def test_providers_that_cannot_be_used(given: object, words: str) -> None:
-    with pytest.raises(ValueError, match=words) as told:
-        parse_providers(given)
-    assert "/key" not in str(told.value)
-    assert "[key" not in str(told.value)
+def test_providers_that_cannot_be_used(value: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as error:
+        parse_providers(value)
+    assert "/key" not in str(error.value)
+    assert "[key" not in str(error.value)
 
 
 def test_confirmations() -> None:
@@ -75,5 +75,5 @@ def test_the_file_the_environment_and_what_beats_what(
     monkeypatch.setenv("RECON_NODE_CHAIN_RPC", f"eip155:100={TWO}")
     assert load_settings(file).chain.providers == {"eip155:100": (TWO,)}
     flags = {"chain_rpc": (f"eip155:5={ONE}",), "chain_confirmations": "3"}
-    given = load_settings(file, flags)
-    assert (given.chain.providers, given.chain.confirmations) == ({"eip155:5": (ONE,)}, 3)
+    loaded = load_settings(file, flags)
+    assert (loaded.chain.providers, loaded.chain.confirmations) == ({"eip155:5": (ONE,)}, 3)

@@ -90,7 +90,7 @@ def test_the_restored_node_is_the_same_node(published: Published, tmp_path: Path
     made = backup_of(published, tmp_path / "backups", *sealed)
     restored = tmp_path / "other" / "node"
     run("restore", made, "--data-dir", restored, *sealed)
-    kept = {each.name for each in DATA_FILES if each.is_kept} | {"swarm.key"}
+    kept = {path.name for path in DATA_FILES if path.is_kept} | {"swarm.key"}
     assert {path.name for path in restored.iterdir()} == kept - {"peers.json"} | {"lock"}
     for name in ("identity.key", "dag.key", "swarm.key"):
         assert (restored / name).read_bytes() == (data_dir / name).read_bytes()
@@ -112,7 +112,7 @@ def test_the_restored_node_is_the_same_node(published: Published, tmp_path: Path
 
 def test_every_file_of_a_data_directory_is_on_the_list(published: Published) -> None:
     """A new file in the data directory has to be put on the list, and so into backups or not."""
-    names = {each.name for each in DATA_FILES}
+    names = {path.name for path in DATA_FILES}
     companions = {f"{name}{suffix}" for name in names for suffix in ("-wal", "-shm")}
     there = {path.name for path in published.node.data_dir.iterdir()}
     assert there - names - companions == {"swarm.key", "core"}
@@ -122,7 +122,7 @@ def test_every_file_of_a_data_directory_is_on_the_list(published: Published) -> 
 def test_the_documentation_has_the_list() -> None:
     text = (DOCS / "how-to" / "backup.md").read_text()
     rows = re.findall(r"^\| `([^`]+)` \| (.+) \| (yes|no) \|$", text, re.MULTILINE)
-    assert rows == [(each.name, each.holds, "yes" if each.is_kept else "no") for each in DATA_FILES]
+    assert rows == [(path.name, path.holds, "yes" if path.is_kept else "no") for path in DATA_FILES]
 
 
 def test_a_new_epoch_lets_readers_start_over(published: Published, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_what_is_wrong_with_a_backup_is_said(published: Published, tmp_path: Pat
     ):
         new = tmp_path / "new"
         assert message in run("restore", path, "--data-dir", new, data=stdin, code=1).stderr
-        assert [each.name for each in new.iterdir()] == ["lock"]
+        assert [path.name for path in new.iterdir()] == ["lock"]
         shutil.rmtree(new)
 
 

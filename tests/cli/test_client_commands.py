@@ -179,7 +179,7 @@ def test_what_a_peer_shares_and_is_worth_is_shown(monkeypatch: pytest.MonkeyPatc
         answer = {"peers": [peer, {**peer, "connected": False, **unknown}]}
         monkeypatch.setattr("recon_node.base.connection.Connection.request", lambda *_, a=answer: a)
         text = run("peers").stdout
-        assert all(each in text for each in shown), text
+        assert all(word in text for word in shown), text
         assert "n=3" not in text
         assert "\\n" not in text  # lines of a cell are lines
         assert json_of("peers")[0] == peer
@@ -501,11 +501,11 @@ def test_streams_and_models_are_listed(node: TestnetNode, sample: Events) -> Non
     run("events", "add", "-", node=node, data=lines_of(sample))
     everything = json_of("stream", "list", "--limit", "0", node=node)
     inits = {event["cid"] for event in sample if "prev" not in event}
-    assert inits <= {each["init"] for each in everything}
-    some = run("stream", "list", "--limit", "2", node=node)
-    listed = [line.split()[0] for line in some.stdout.splitlines()[1:]]
-    assert listed == [each["id"] for each in everything[:2]]
-    assert some.stderr == f"{len(everything) - 2:,} more: --limit 0 lists all\n"
+    assert inits <= {stream["init"] for stream in everything}
+    first_page = run("stream", "list", "--limit", "2", node=node)
+    listed = [line.split()[0] for line in first_page.stdout.splitlines()[1:]]
+    assert listed == [stream["id"] for stream in everything[:2]]
+    assert first_page.stderr == f"{len(everything) - 2:,} more: --limit 0 lists all\n"
     first, *_ = json_of("model", "list", node=node)
     documents = json_of("stream", "list", "--model", first["id"], node=node)
     assert len(documents) == min(20, first["streams"])
@@ -529,8 +529,8 @@ def test_the_feed_is_printed_and_continued(node: TestnetNode, sample: Events) ->
     today = datetime.now(UTC).date()
     assert all(today - date.fromisoformat(line.split()[1]) <= timedelta(1) for line in lines)
     every = run("feed", "tail", "--from", last - 30, "--json", node=node)
-    found = [json.loads(line) for line in every.stdout.splitlines()]
-    assert [each["position"] for each in found] == list(range(last - 29, last + 1))
+    events = [json.loads(line) for line in every.stdout.splitlines()]
+    assert [event["position"] for event in events] == list(range(last - 29, last + 1))
     again = run("events", "add", "-", node=node, data=every.stdout)  # what it prints is sent on
     assert "30 events: 0 new, 30 known" in again.stdout
     assert run("feed", "tail", "--from", last, node=node).stdout == ""

@@ -92,14 +92,14 @@ def test_sigterm_in_the_middle_of_things_and_kill_9_lose_nothing(sample: Events)
         connection, rest = half_a_post(node, sample[10])
         under_way = "recon_http_requests_in_progress 3.0"  # those two, and the one that asks
         wait_until(lambda: under_way in httpx.get(f"{url}/metrics").text)
-        told = time.monotonic()
+        stopped_at = time.monotonic()
         node.terminate()
         answer = answer_to(connection, rest)
         ended.append(time.monotonic())
         assert node.wait(50) == 0  # the poll alone would take 60 s
         cut_off = poll.exception() is not None
         # Nothing is cut off within GRACE. On a machine that stands still, it may be over.
-        late = max(ended) - told >= GRACE
+        late = max(ended) - stopped_at >= GRACE
         accepted = answer.startswith(b"HTTP/1.1 204")
         assert accepted or late
         assert late or not cut_off, "the poll is let go of"

@@ -23,13 +23,13 @@ WITHOUT_JSON = {
 def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
     """Every command below a group that can be called."""
     context = click.Context(group)
-    for each in group.list_commands(context):
-        command = group.get_command(context, each)
+    for child in group.list_commands(context):
+        command = group.get_command(context, child)
         assert command is not None
         if not isinstance(command, click.Group) or command.invoke_without_command:
-            yield f"{name} {each}", command
+            yield f"{name} {child}", command
         if isinstance(command, click.Group):
-            yield from commands(command, f"{name} {each}")
+            yield from commands(command, f"{name} {child}")
 
 
 COMMANDS = {**dict(commands(recon_node, "recon-node")), **dict(commands(spark_sink, "spark-sink"))}
@@ -39,7 +39,9 @@ def test_every_command_prints_json_or_says_why_not() -> None:
     without = {
         name
         for name, command in COMMANDS.items()
-        if not any("--json" in each.opts for each in command.get_params(click.Context(command)))
+        if not any(
+            "--json" in parameter.opts for parameter in command.get_params(click.Context(command))
+        )
     }
     assert without == set(WITHOUT_JSON)
 
@@ -77,8 +79,8 @@ def test_snapshots(log: Path, tmp_path: Path) -> None:
     sync = ("snapshot", "sync", url, "--data-dir", copy)
     synced = json_of(*sync, RECON_NODE_NETWORK="local-7")
     assert (synced["state"], synced["new"], synced["faults"]) == ("done", 60, [])
-    found = json_of("snapshot", "verify", url)
-    assert (found["name"], found["sound_events"], found["faults"]) == (made["name"], 60, [])
+    report = json_of("snapshot", "verify", url)
+    assert (report["name"], report["sound_events"], report["faults"]) == (made["name"], 60, [])
     assert json_of("snapshot", "gc", url)["snapshots_deleted"] == 0
 
 
@@ -101,7 +103,7 @@ def test_a_running_node(node: TestnetNode, sample: Events, tmp_path: Path) -> No
     file.write_text(f"{sample[0]['car']}\nnonsense\n")
     sent = json_of("events", "add", file, node=node, code=1)
     assert (sent["complete"], sent["events"], sent["refused"]) == (True, 2, 1)
-    assert [each["line"] for each in sent["refusals"]] == [2]
+    assert [refusal["line"] for refusal in sent["refusals"]] == [2]
     cid = sample[0]["cid"]
     assert json_of("events", "get", cid, node=node) == {"id": cid, "data": sample[0]["car"]}
     assert json_of("events", "get", cid, "--show", node=node)["cid"] == cid
@@ -110,7 +112,7 @@ def test_a_running_node(node: TestnetNode, sample: Events, tmp_path: Path) -> No
     interest = {"sep": "model", "sepValue": "kh4q0ozorrgaq2mezktnrmdwleo1d"}
     added = json_of("interests", "add", interest["sepValue"], node=node)
     assert added["added"] == interest
-    assert [each["sepValue"] for each in added["interests"]] == [interest["sepValue"]]
+    assert [interest["sepValue"] for interest in added["interests"]] == [interest["sepValue"]]
     removed = json_of("interests", "remove", interest["sepValue"], node=node)
     assert removed == {"removed": interest, "interests": []}
     assert error_of("peers", "add", "nowhere", "--json", node=node).startswith("Error: ")

@@ -100,7 +100,7 @@ def test_a_stream_as_svg(node: TestnetNode, diverged: dict[str, Event], tmp_path
     assert run(*show, file, node=node).stdout == f"wrote {file}: 14 rows\n"
     assert run(*show, "-", node=node).stdout == file.read_text()
     title = "{http://www.w3.org/2000/svg}title"
-    titles = [each.text for each in ElementTree.parse(file).iter(title)]
+    titles = [element.text for element in ElementTree.parse(file).iter(title)]
     assert set(titles[1:]) == {str(event.cid) for event in diverged.values()}
     error_of(*show, tmp_path, node=node, code=2)
     assert "No such file" in error_of(*show, tmp_path / "no/f", node=node)
@@ -116,7 +116,7 @@ def test_why_an_event_is_not_delivered(node: TestnetNode, diverged: dict[str, Ev
     [line] = [line for line in shown.splitlines() if anchor in line]
     assert "transaction 0x" in line
     printed = json_of("status", "--pending", node=node)
-    assert [each["cid"] for each in printed["events"]["pending"]] == [anchor]
+    assert [event["cid"] for event in printed["events"]["pending"]] == [anchor]
 
 
 def test_no_such_stream(node: TestnetNode) -> None:
@@ -142,8 +142,8 @@ def test_the_log_of_a_dag(node: TestnetNode, tmp_path: Path) -> None:
     forks = [append(CID.parse(first["cid"]), number) for number in (1, 2)]
     lost = append(CID.of(DAG_CBOR, b"elsewhere"), 3)
     cars = [
-        multibase.encode(replica_event(KEY, CID.parse(root), each.block).car)
-        for each in (*forks, lost)
+        multibase.encode(replica_event(KEY, CID.parse(root), fork.block).car)
+        for fork in (*forks, lost)
     ]
     run("events", "add", "-", node=node, data="\n".join(cars))
     lines = run("dag", "show", root, node=node).stdout.splitlines()
@@ -152,8 +152,8 @@ def test_the_log_of_a_dag(node: TestnetNode, tmp_path: Path) -> None:
     assert (graph.count("[head]"), graph.count("[not here]"), graph.count("├─╯")) == (3, 1, 1)
     assert graph.splitlines()[-1].startswith(f"◆    …{first['cid'][-12:]}  append  1 shard")
     facts = json_of("dag", "show", root, node=node)
-    assert set(facts["heads"]) == {str(each.cid) for each in (*forks, lost)}
-    [oldest] = [each for each in facts["replicas"] if not each["prev"]]
+    assert set(facts["heads"]) == {str(fork.cid) for fork in (*forks, lost)}
+    [oldest] = [replica for replica in facts["replicas"] if not replica["prev"]]
     assert (oldest["cid"], oldest["type"], len(oldest["shards"])) == (first["cid"], "append", 1)
     nothing = CID.of(DAG_CBOR, b"nothing")
     assert "no replica of the DAG" in error_of("dag", "show", nothing, node=node)
@@ -189,7 +189,7 @@ def test_a_tangle() -> None:
     args = ("tangle", "show", "-", *POST)
     lines = run(*args, data="\n".join([*TANGLE, "", TANGLE[0]])).stdout.splitlines()
     assert lines[:2] == ["Tangle 'post' of A", "4 messages, 2 tips, 1 left out"]
-    graph = "\n".join(each.rstrip() for each in lines[3:])
+    graph = "\n".join(line.rstrip() for line in lines[3:])
     assert "Z  @someone-w…" in graph
     assert "[left out: all previous messages must be here]" in graph
     assert "A  @someone-w…  2023-11-14 22:13" in graph
@@ -198,12 +198,14 @@ def test_a_tangle() -> None:
     facts = json_of(*args, data="\n".join(TANGLE))
     assert facts["tips"] == ["X", "Y"]
     assert facts["messages"][1] == {"id": "B", "previous": ["A"]}
-    assert [(each["id"], each["rule"]) for each in facts["left_out"]] == [("Z", "missing_previous")]
+    assert [(message["id"], message["rule"]) for message in facts["left_out"]] == [
+        ("Z", "missing_previous")
+    ]
 
 
 def test_a_feed_with_numbers_beyond_doubles(tmp_path: Path) -> None:
     facts = json.loads((Path(__file__).parent.parent / "data" / "ssb.json").read_text())
-    texts = {each["what"]: each for each in facts["messages"]}
+    texts = {message["what"]: message for message in facts["messages"]}
     file = tmp_path / "messages.jsonl"
     args = ("tangle", "show", file, "--feed", facts["author"])
     for what in ("a number beyond doubles", "half a surrogate pair"):
@@ -225,7 +227,7 @@ def test_a_hostile_tangle_moves_no_cursor(tmp_path: Path, monkeypatch: pytest.Mo
     args = ("tangle", "show", file, "--root", evil, "--name", "post")
     shown = run(*args).stdout
     assert r"\x1b[2J\u202e<script" in shown
-    assert all(each.isprintable() for each in shown.splitlines())
+    assert all(line.isprintable() for line in shown.splitlines())
     run(*args, "--svg", tmp_path / "t.svg")
     text = (tmp_path / "t.svg").read_text()
     assert "<script" not in text
@@ -266,7 +268,7 @@ def test_a_feed() -> None:
     assert lines[5:] == ["┊  5 messages", f"◆  {message_id(feed[0])[:12]}…  sequence 1"]
     facts = json_of(*show, data=data)
     assert (facts["tip"], len(facts["messages"])) == (message_id(feed[-1]), 7)
-    assert [each["rule"] for each in facts["left_out"]] == ["signature"]
+    assert [message["rule"] for message in facts["left_out"]] == ["signature"]
 
 
 def test_what_is_not_a_tangle() -> None:

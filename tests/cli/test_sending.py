@@ -100,7 +100,7 @@ def test_each_event_is_taken_after_everything_it_depends_on(
         patch.setattr(module, "BATCH_EVENTS", limits[1])
         window = Window()
         taken = [entry.item for entry in drive(window, items, rng)]
-    assert sorted(each.line for each in taken) == [each.line for each in items]
+    assert sorted(item.line for item in taken) == [item.line for item in items]
     assert (window._by_cid, window._children, window._waiting_bytes) == ({}, {}, 0)
 
 
@@ -169,8 +169,8 @@ def sample_items(count: int) -> list[Item]:
 async def send(node: AsyncConnection, items: list[Item]) -> SendingOutcome:
     outcome = SendingOutcome()
     done: list[Item] = []
-    await send_items(node, items, outcome, on_done=lambda each, _: done.append(each))
-    assert sorted(each.line for each in done) == sorted(each.line for each in items)
+    await send_items(node, items, outcome, on_done=lambda item, _: done.append(item))
+    assert sorted(item.line for item in done) == sorted(item.line for item in items)
     return outcome
 
 
@@ -196,7 +196,7 @@ async def test_many_events_need_few_requests_and_have_verdicts_of_their_own(tmp_
 
 async def test_a_batch_that_is_too_long_for_the_node_goes_in_parts(tmp_path: Path) -> None:
     items = sample_items(40)
-    bound = max(len(each.data) for each in items) + 2000
+    bound = max(len(item.data) for item in items) + 2000
     long = Item(41, 9000, multibase.encode(bytes(bound)))
     async with node_of(tmp_path, body=bound) as (node, store):
         outcome = await send(node, [*items, long])

@@ -195,7 +195,7 @@ def test_the_example_file_shows_every_setting_with_its_default(tmp_path: Path) -
     assert set(shown) == set(DECLARATIONS)
     config = write(tmp_path / "node.toml", uncommented)
     assert load_settings(config) == Settings()
-    assert all(each.description for each in DECLARATIONS.values())
+    assert all(declaration.description for declaration in DECLARATIONS.values())
 
 
 def test_the_other_example_files_can_be_used() -> None:
@@ -209,8 +209,8 @@ def test_extra_interests_are_ceramic_one_s_name_for_interests(
     one, other = METAMODEL, StreamId(StreamType.MODEL, METAMODEL.cid)
     expected = [parse_interest(str(one)), parse_interest(str(other))]
     for flags in ((f"{one},{other}",), (str(one), f"{other}, {one}")):
-        given = {"extra_interests": flags, "interests": (str(one),)}
-        assert load_settings(flags=given).wanted() == expected
+        settings = {"extra_interests": flags, "interests": (str(one),)}
+        assert load_settings(flags=settings).wanted() == expected
     config = write(tmp_path / "node.toml", f'extra_interests = ["{one}", "{other}"]\n')
     assert load_settings(config).wanted() == expected
     monkeypatch.setenv("RECON_NODE_EXTRA_INTERESTS", f"{one},{other}")

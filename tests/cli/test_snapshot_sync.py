@@ -23,7 +23,7 @@ def url(node: TestnetNode, sample: Events, tmp_path: Path) -> str:
     async def fill() -> None:
         settings = StoreSettings(verifiers=0)
         async with open_store(tmp_path / "other", Network.parse(name), settings=settings) as store:
-            await store.admit_local([multibase.decode(each["car"]) for each in sample[:EVENTS]])
+            await store.admit_local([multibase.decode(event["car"]) for event in sample[:EVENTS]])
 
     trio.run(fill)
     run("snapshot", "create", tmp_path / "snapshots", "--data-dir", tmp_path / "other")
@@ -34,8 +34,8 @@ def test_the_node_that_uses_the_directory_is_asked(
     node: TestnetNode, url: str, tmp_path: Path
 ) -> None:
     here = ("--data-dir", node.data_dir)
-    found = run("snapshot", "sync", url, *here, node=node)
-    assert f"{EVENTS} new, 0 known, 0 refused" in found.output
+    result = run("snapshot", "sync", url, *here, node=node)
+    assert f"{EVENTS} new, 0 known, 0 refused" in result.output
     again = run("snapshot", "sync", url, tmp_path / "none", *here, node=node, code=1)
     assert "0 new" in again.output
     assert "none does not exist" in again.output

@@ -46,7 +46,7 @@ def test_the_other_forms(sample: list[dict[str, str]]) -> None:
 
 
 def version_2(car: bytes) -> bytes:
-    numbers = b"".join(each.to_bytes(8, "little") for each in (51, len(car), 0))
+    numbers = b"".join(number.to_bytes(8, "little") for number in (51, len(car), 0))
     return bytes.fromhex("0aa16776657273696f6e02") + bytes(16) + numbers + car + b"an index"
 
 

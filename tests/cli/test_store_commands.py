@@ -128,7 +128,7 @@ def test_the_log_of_a_running_node_is_left_alone(node: TestnetNode) -> None:
 def test_history_is_imported_in_any_form(tmp_path: Path, sample: Events, form: str) -> None:
     """From a directory or CAR of blocks, as kubo and js-ceramic keep them, or files of events."""
     cars = [multibase.decode(event["car"]) for event in sample[:60]]
-    blocks = {cid: block for each in cars for cid, block in car.decode(each).blocks.items()}
+    blocks = {cid: block for one in cars for cid, block in car.decode(one).blocks.items()}
     source = tmp_path / "source"
     source.mkdir()
     if form == "kubo":
@@ -147,8 +147,8 @@ def test_history_is_imported_in_any_form(tmp_path: Path, sample: Events, form: s
         source = source / "db.sqlite3"
         fill_ceramic_one(source, blocks)
     else:
-        for number, each in enumerate(cars):
-            (source / f"{number}.car").write_bytes(each)
+        for number, event_car in enumerate(cars):
+            (source / f"{number}.car").write_bytes(event_car)
     log = tmp_path / "log"
     for counts in ("60 new, 0 known", "0 new, 60 known"):
         result = store(log, "import", source, "--network", "local-7")

@@ -157,9 +157,11 @@ def test_a_conflict_is_shown_and_decided(shell: Shell) -> None:
         error = shell("stream", "merge", post["id"], "--prefer", wrong, code=code)
         assert "is not" in error.stderr
     decided = ("--prefer", one), ("--content", '{"title": "x"}')
-    planned = [shell("stream", "merge", post["id"], "--dry-run", *each).stdout for each in decided]
-    assert [json.loads(each)["content"]["title"] for each in planned] == ["é", "x"]
-    assert [json.loads(each)["conflicts"] for each in planned] == [[], []]
+    planned = [
+        shell("stream", "merge", post["id"], "--dry-run", *decision).stdout for decision in decided
+    ]
+    assert [json.loads(line)["content"]["title"] for line in planned] == ["é", "x"]
+    assert [json.loads(line)["conflicts"] for line in planned] == [[], []]
     merged = shell.json("stream", "merge", post["id"], "--prefer", two)
     assert (merged["content"], merged["open_tips"]) == ({}, [])
 
@@ -210,7 +212,7 @@ def test_a_thread(shell: Shell, tmp_path: Path) -> None:
     assert second["content"]["tangles"]["thread"] == {"root": root, "previous": [first]}
     where = ("tangle", "show", "--root", root, "--name", "thread")
     drawn = shell.json(*where)
-    assert [each["id"] for each in drawn["messages"]] == [root, first, second["id"]]
+    assert [message["id"] for message in drawn["messages"]] == [root, first, second["id"]]
     assert drawn["tips"] == [second["id"]]
     assert drawn["left_out"] == []
     stray = {"thread": {"root": root, "previous": []}}
@@ -229,10 +231,10 @@ def test_documents_that_relate_to_another(shell: Shell) -> None:
         shell.line("stream", "new", model, json.dumps(content)) for content in ({"post": post}, {})
     )
     listed = shell.json("stream", "list", "--model", model, "--where", f"post={post}")
-    assert [each["id"] for each in listed] == [mine]
+    assert [row["id"] for row in listed] == [mine]
     assert len(shell.json("stream", "list", "--model", model, "--indexed")) == 2
-    found = shell("stream", "list", "--model", model, "--where", f"post={mine}")
-    assert found.stderr == "no such documents here yet\n"
+    result = shell("stream", "list", "--model", model, "--where", f"post={mine}")
+    assert result.stderr == "no such documents here yet\n"
     alone = shell("stream", "list", "--where", "a=b", code=1)
     assert "give their `model`, too" in alone.output
 
@@ -251,7 +253,7 @@ def test_the_example_blog(
 ) -> None:
     """Its models have the types that are in docs/examples, and what its tour prints is right."""
     monkeypatch.syspath_prepend(BLOG)
-    blog, models = (importlib.import_module(each) for each in ("blog", "deploy"))
+    blog, models = (importlib.import_module(module) for module in ("blog", "deploy"))
     written = tmp_path / "blog_models.py"
     with Ceramic(node.api_url, key=Key.from_seed(b"blog" * 8)) as ceramic:
         ids = list(map(str, models.deploy(ceramic)))

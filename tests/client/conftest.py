@@ -19,13 +19,15 @@ class OfCeramicOne(httpx.ASGITransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         own = [
-            each.path.split("/") for each in ENDPOINTS if each.own and each.method == request.method
+            endpoint.path.split("/")
+            for endpoint in ENDPOINTS
+            if endpoint.own and endpoint.method == request.method
         ]
         path = request.url.path.split("/")
         for parts in own:
             if len(parts) == len(path) and all(
-                part == given or part.startswith("{")
-                for part, given in zip(parts, path, strict=True)
+                part == segment or part.startswith("{")
+                for part, segment in zip(parts, path, strict=True)
             ):
                 return httpx.Response(404, text="")
         return await super().handle_async_request(request)

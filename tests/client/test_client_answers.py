@@ -171,9 +171,9 @@ async def test_an_answer_is_read_or_is_an_error_of_the_client(name: str) -> None
                     server.answers = {**answers, path: variant}
                     for client in (blocking, awaited):  # they know no models yet
                         client._session.models.clear()
-                    found = await outcome(call, blocking)
-                    assert found == await outcome(call, awaited), (where, variant)
-                    if isinstance(found, Failure) and issubclass(found.kind, NodeError):
+                    result = await outcome(call, blocking)
+                    assert result == await outcome(call, awaited), (where, variant)
+                    if isinstance(result, Failure) and issubclass(result.kind, NodeError):
                         wrong.add(where)
     paths = {where for answer in answers.values() for where, _ in variants(answer)}
     assert {where for where in paths - wrong if not FREE & set(where)} == set()

@@ -183,8 +183,8 @@ async def test_a_conflict_in_the_second_of_two_merges_leaves_nothing_half_done(
         return data_event(KEY.private, init, [init.cid], patch)
 
     agreeing = [branch("b", number) for number in range(5)]
-    highest = max(each.cid for each in agreeing)
-    last = next(each for each in map(partial(branch, "c"), count()) if each.cid > highest)
+    highest = max(event.cid for event in agreeing)
+    last = next(event for event in map(partial(branch, "c"), count()) if event.cid > highest)
     await store.admit_local([event.car for event in (*agreeing, last)])
     before = len(store.keys)
     with pytest.raises(MergeConflictError):
@@ -197,10 +197,10 @@ async def test_a_conflict_in_the_second_of_two_merges_leaves_nothing_half_done(
 async def test_a_proposal_follows_what_was_decided(ceramic: AsyncCeramic) -> None:
     post = await ceramic.create(await ceramic.create_model(POST), {"title": "a"})
     one, two = [await ceramic.update(post, {"title": t}, at=post.event) for t in ("b", "c")]
-    for each in (one, two):
-        proposal = await ceramic.propose_merge(post, prefer=each.event)
+    for fork in (one, two):
+        proposal = await ceramic.propose_merge(post, prefer=fork.event)
         assert proposal is not None
-        assert (proposal.content, proposal.conflicts) == (each.content, ())
+        assert (proposal.content, proposal.conflicts) == (fork.content, ())
     proposal = await ceramic.propose_merge(post, {"title": "d"})
     assert proposal is not None
     assert (proposal.content, proposal.conflicts) == ({"title": "d"}, ())

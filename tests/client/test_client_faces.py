@@ -22,8 +22,8 @@ from recon_node.client import (
 
 
 def methods(client: type) -> dict[str, Any]:
-    found = inspect.getmembers(client, inspect.isfunction)
-    return {name: method for name, method in found if not name.startswith("_")}
+    functions = inspect.getmembers(client, inspect.isfunction)
+    return {name: method for name, method in functions if not name.startswith("_")}
 
 
 def test_both_faces_have_the_same_methods() -> None:
@@ -73,6 +73,6 @@ def test_any_request_of_the_api() -> None:
         return httpx.Response(200, json={"path": request.url.path, **dict(request.url.params)})
 
     with Ceramic("node", token="secret", transport=httpx.MockTransport(answer)) as ceramic:
-        found = ceramic.request("GET", "/ceramic/models", params={"limit": 5})
-        assert found == {"path": "/ceramic/models", "limit": "5"}
+        listing = ceramic.request("GET", "/ceramic/models", params={"limit": 5})
+        assert listing == {"path": "/ceramic/models", "limit": "5"}
         assert repr(ceramic) == "Ceramic('http://node')"

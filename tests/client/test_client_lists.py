@@ -51,8 +51,8 @@ async def test_the_feed_says_of_which_stream_an_event_is(store: Store, with_even
         post = await ceramic.create(model, {"title": "a"})
         await ceramic.update(post, {"title": "b"})
         page = await ceramic.feed(with_events=with_events)
-    found = [(e.kind, e.init, e.stream, e.model, e.controller) for e in page.entries]
-    assert found == [
+    rows = [(e.kind, e.init, e.stream, e.model, e.controller) for e in page.entries]
+    assert rows == [
         (EventKind.INIT, model.id.cid, model.id, METAMODEL, KEY.did),
         (EventKind.INIT, post.id.cid, post.id, model.id, KEY.did),
         (EventKind.DATA, post.id.cid, post.id, model.id, KEY.did),
@@ -68,8 +68,8 @@ async def test_documents_and_models_are_listed_page_by_page(store: Store) -> Non
         await ceramic.update(posts[0], {"title": "e"})
         first = await ceramic.documents(model, limit=3)
         last = await ceramic.documents(str(model.id), after=first.next, limit=3)
-        assert [each.id for each in (*first.entries, *last.entries)] == [
-            each.id for each in (other, *reversed(posts))
+        assert [entry.id for entry in (*first.entries, *last.entries)] == [
+            post.id for post in (other, *reversed(posts))
         ]
         assert (first.total, last.total, last.next) == (4, 4, None)
         assert last.entries == (ListedDocument(posts[0].id, KEY.did, model.id, 2),)
@@ -93,15 +93,15 @@ async def found_by(
     ceramic: AsyncCeramic, model: Document, limit: int, **where: Document | str
 ) -> list[StreamId]:
     """All documents that are listed, page by page."""
-    found: list[StreamId] = []
+    ids: list[StreamId] = []
     after: int | None = None
     while True:
         page = await ceramic.documents(model, where=where, after=after, limit=limit)
         assert len(page.entries) <= limit
         assert page.entries or page.next is None
-        found += [each.id for each in page.entries]
+        ids += [entry.id for entry in page.entries]
         if (after := page.next) is None:
-            return found
+            return ids
 
 
 async def test_documents_by_what_they_relate_to(
@@ -112,7 +112,7 @@ async def test_documents_by_what_they_relate_to(
     async with client_of(store) as ceramic:
         post = await ceramic.create(await ceramic.create_model(POST), {"title": "a"})
         other = await ceramic.create(post.model or "", {"title": "b"})
-        comments, likes = [await ceramic.create_model(each) for each in (COMMENT, LIKE)]
+        comments, likes = [await ceramic.create_model(model) for model in (COMMENT, LIKE)]
         about, of = {"post": str(post.id)}, {"post": str(other.id)}
         made = [await ceramic.create(comments, content) for content in (about, of) * 4]
         made += [
@@ -123,11 +123,15 @@ async def test_documents_by_what_they_relate_to(
         await ceramic.update(made[1], about)
         await ceramic.update(made[2], patch=[{"op": "move", "from": "/post", "path": "/text"}])
         await ceramic.update(made[-1], about, key=OTHER)
-        both = [await ceramic.create(likes, each, key=key) for each in (about, of) for key in KEYS]
-        contents = {each.id: (await ceramic.read(each)).content or {} for each in (*made, *both)}
+        both = [
+            await ceramic.create(likes, content, key=key) for content in (about, of) for key in KEYS
+        ]
+        contents = {
+            document.id: (await ceramic.read(document)).content or {} for document in (*made, *both)
+        }
 
         def right(documents: list[Document], **where: str) -> list[StreamId]:
-            latest = [(each.id, contents[each.id]) for each in reversed(documents)]
+            latest = [(document.id, contents[document.id]) for document in reversed(documents)]
             return [id_ for id_, content in latest if where.items() <= content.items()]
 
         for limit in (1, 2, 100):
@@ -157,7 +161,7 @@ async def test_documents_that_their_author_has_hidden(store: Store) -> None:
         await ceramic.update(hidden, should_index=False)
 
         async def listed(**wanted: Any) -> list[StreamId]:
-            return [each.id for each in (await ceramic.documents(model, **wanted)).entries]
+            return [entry.id for entry in (await ceramic.documents(model, **wanted)).entries]
 
         assert await listed() == [born.id, hidden.id, shown.id]
         assert await listed(indexed=True) == [shown.id]
@@ -192,7 +196,7 @@ async def test_a_document_that_cannot_be_computed_is_left_out(store: Store) -> N
             text = "x" * size
             await ceramic.create(comments, {"who": KEY.did, "text": text}, key=OTHER)
         page = await ceramic.documents(comments, where={"who": KEY.did})
-        assert [each.id for each in page.entries] == [one.id]
+        assert [entry.id for entry in page.entries] == [one.id]
 
 
 async def test_interests_are_listed_and_removed(store: Store) -> None:
@@ -213,25 +217,25 @@ async def test_who_writes_outside_of_the_interests_is_told_once_for_each_model(
     store: Store,
 ) -> None:
     async with client_of(store) as ceramic:
-        with warnings.catch_warnings(record=True) as found:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             model = await ceramic.create_model(POST)  # a node without interests wants everything
-            assert found == []
+            assert caught == []
             await ceramic.register_interest(METAMODEL)
             other = await ceramic.create_model({**POST.to_json(), "name": "Other"})
-            assert [each.category for each in found] == [FirstInterestWarning]
-            found.clear()
+            assert [warning.category for warning in caught] == [FirstInterestWarning]
+            caught.clear()
             post = await ceramic.create(model, {"title": "a"})
             await ceramic.update(post, {"title": "b"})
-            assert [each.category for each in found] == [OutsideInterestsWarning]
+            assert [warning.category for warning in caught] == [OutsideInterestsWarning]
             assert f"no interest that covers model={model.id}: it keeps the event" in str(
-                found[0].message
+                caught[0].message
             )
             await ceramic.create(other, {"title": "a"})
-            assert len(found) == 2
+            assert len(caught) == 2
             await ceramic.register_interest(other)
             await ceramic.create(other, {"title": "b"})
-            assert len(found) == 2
+            assert len(caught) == 2
 
 
 async def test_only_the_first_interest_narrows_what_is_synced(store: Store) -> None:

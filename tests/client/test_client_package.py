@@ -91,7 +91,7 @@ def test_the_packaged_modules_need_nothing_else(tmp_path: Path):
 def test_what_to_install_is_what_can_be_installed():
     """The client is not on PyPI: a directory of the source, or one with wheels."""
     wanted = [part for part in INSTALL_ALL.split("`") if part.startswith("pip install ")]
-    source, wheels = (shlex.split(each)[2:] for each in wanted)
+    source, wheels = (shlex.split(command_line)[2:] for command_line in wanted)
     assert source == [f"./{PACKAGE.relative_to(ROOT)}[full]"]
     assert wheels == [
         "--find-links",

@@ -311,7 +311,7 @@ async def test_interests(ceramic: AsyncCeramic, store: Store) -> None:
     await ceramic.register_interest(METAMODEL)
     await ceramic.register_interest(model.id, controller=KEY.did, stream=post.id)
     await ceramic.register_interest(sort_key="family", sort_value="blog")
-    assert {(each.sort_key, each.sort_value) for each in store.wanted.all} == {
+    assert {(interest.sort_key, interest.sort_value) for interest in store.wanted.all} == {
         ("model", str(METAMODEL)),
         ("model", str(model.id)),
         ("family", "blog"),

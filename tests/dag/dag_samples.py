@@ -70,7 +70,7 @@ def dags(draw: st.DrawFn) -> tuple[CID, Blocks]:
         value: Any = {"n": number, "links": [*targets, {"deep": [NO_ROOT]}], "padding": padding}
         codec = draw(st.sampled_from([DAG_CBOR, DAG_JOSE, DAG_PB, RAW]))
         if codec == DAG_PB:
-            block = dag_pb.encode(PbNode(tuple(PbLink(each) for each in targets), padding))
+            block = dag_pb.encode(PbNode(tuple(PbLink(target) for target in targets), padding))
         else:
             block = padding if codec == RAW else dag_cbor.encode(value)
         made.append(CID.of(codec, block))

@@ -56,10 +56,10 @@ def test_of_a_large_directory_the_first_entries_are_listed_and_all_are_found(cou
     blocks[leaf.cid] = b"x"
     names = [f"{number:0200d}" for number in range(count)]
     root = directory([(name, leaf) for name in names], blocks.__setitem__).cid
-    found = Browser(blocks.__getitem__).look(root, ())
-    assert {entry.name for entry in found.entries} <= set(names)
-    assert len(found.entries) == min(count, MAX_ENTRIES)
-    assert found.is_cut == (count > MAX_ENTRIES)
+    view = Browser(blocks.__getitem__).look(root, ())
+    assert {entry.name for entry in view.entries} <= set(names)
+    assert len(view.entries) == min(count, MAX_ENTRIES)
+    assert view.is_cut == (count > MAX_ENTRIES)
     for name in (names[0], names[-1]):
         assert Browser(blocks.__getitem__).look(root, (name,)).text == "x"
 
@@ -70,15 +70,15 @@ def test_a_name_that_is_not_utf_8_is_shown_as_text() -> None:
     name = b"\xff\xfe.txt".decode(errors="surrogateescape")
     root = directory([(name, leaf)], blocks.__setitem__).cid
     entry = Browser(blocks.__getitem__).look(root, ())
-    assert [each.name for each in entry.entries] == ["\ufffd\ufffd.txt"]
+    assert [shown.name for shown in entry.entries] == ["\ufffd\ufffd.txt"]
 
 
 def test_other_data_is_shown_as_it_is() -> None:
     value = {"a": [1, CID.of(RAW, b"x")]}
     block = dag_cbor.encode(value)
     cid = CID.of(DAG_CBOR, block)
-    found = Browser({cid: block}.__getitem__).look(cid, ())
-    assert (found.kind, found.value, found.size) == ("data", value, len(block))
+    view = Browser({cid: block}.__getitem__).look(cid, ())
+    assert (view.kind, view.value, view.size) == ("data", value, len(block))
 
 
 def test_what_one_answer_reads_is_bounded() -> None:

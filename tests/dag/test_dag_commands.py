@@ -152,7 +152,7 @@ def publishes(node: TestnetNode, did: str) -> list[Publish]:
     value = did.removeprefix("did:key:")
     answer = httpx.get(f"{node.api_url}/ceramic/experimental/events/dag/{value}").json()
     assert answer["events"]
-    events = [parse_event(multibase.decode(each["data"])) for each in answer["events"]]
+    events = [parse_event(multibase.decode(event["data"])) for event in answer["events"]]
     changes = [decode_replica(event.data["replica"]).change for event in events]
     return [change for change in changes if isinstance(change, Publish)]
 
@@ -177,9 +177,9 @@ def test_publish_resolve_and_pull_by_identifier(
     shutil.rmtree(first)
     done(row.c, "pull", did, "--out", str(tmp_path / "back"), "--timeout", "100")
     wait_until(lambda: done(row.c, "resolve", did) == roots[1])
-    told = done(row.c, "resolve", did, "-v").splitlines()
-    assert told[0] == roots[1]
-    assert [line[:3] for line in told[2:4]] == ["1. ", "2. "]
+    resolved = done(row.c, "resolve", did, "-v").splitlines()
+    assert resolved[0] == roots[1]
+    assert [line[:3] for line in resolved[2:4]] == ["1. ", "2. "]
     assert json.loads(done(row.c, "resolve", did, "--json"))["link"] == roots[1]
     published = json.loads(done(row.a, "publish", roots[0], "--json"))
     assert (published["id"], published["link"]) == (did, roots[0])
@@ -231,7 +231,7 @@ def test_interests_are_added_only_at_nodes_that_have_some(
 
     def interests() -> list[str]:
         answer = httpx.get(f"{row.c.api_url}/ceramic/experimental/interests").json()
-        return [each["sepValue"] for each in answer["interests"]]
+        return [interest["sepValue"] for interest in answer["interests"]]
 
     done(row.c, "pull", root, "--car", str(tmp_path / "a.car"), "--timeout", "100")
     assert interests() == []
@@ -239,7 +239,7 @@ def test_interests_are_added_only_at_nodes_that_have_some(
     httpx.post(f"{row.c.api_url}/ceramic/interests", json=body).raise_for_status()
     done(row.c, "pull", did, "--car", str(tmp_path / "b.car"), "--timeout", "100")
     wanted: list[Subject] = [other, Identifier.parse(did), CID.parse(root)]
-    assert interests() == [sort_value(each) for each in wanted]
+    assert interests() == [sort_value(model) for model in wanted]
     assert (tmp_path / "a.car").read_bytes() == (tmp_path / "b.car").read_bytes()
 
     pushed = done(row.c, "push", str(make_files(tmp_path / "others", rng, 20)))

@@ -101,9 +101,9 @@ def test_what_other_programs_kept_is_restored(tmp_path: Path) -> None:
     source = open_source(DATA / "unixfs-dir-with-mode-mtime.car")
     back = tmp_path / "back"
     assert unpack_dag(source.root, source.read, back).left_out() is None
-    found = {path.relative_to(back): path.lstat() for path in back.rglob("*")}
+    stats = {path.relative_to(back): path.lstat() for path in back.rglob("*")}
     assert {
-        str(path): (f"{status.st_mode:o}", status.st_mtime) for path, status in found.items()
+        str(path): (f"{status.st_mode:o}", status.st_mtime) for path, status in stats.items()
     } == {path: tuple(facts) for path, facts in FACTS["boxo"]["files"].items()}
 
 

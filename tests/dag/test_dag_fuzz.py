@@ -91,9 +91,9 @@ def test_no_event_stops_the_index(events: list[tuple[bytes, Any]]) -> None:
 def test_an_error_that_nobody_foresaw_leaves_out_one_event() -> None:
     rows = [_row(at, sort_bytes(MINE), {"replica": b"junk"}) for at in range(1, 4)]
 
-    def take(connection: sqlite3.Connection, some: Sequence[FeedRow]) -> int:
-        taken = TAKE(connection, some)
-        if any(row.position == 2 for row in some):
+    def take(connection: sqlite3.Connection, rows: Sequence[FeedRow]) -> int:
+        taken = TAKE(connection, rows)
+        if any(row.position == 2 for row in rows):
             raise OverflowError
         return taken
 

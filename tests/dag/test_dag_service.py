@@ -215,8 +215,8 @@ async def test_whatever_else_is_written_is_ignored_and_counted(
         assert state.ignored == len(wrong)
         await admit(store, *shard_events(root, [shard]))
         assert (await dags.state(root)).complete
-        found = await dags.resolve(mine)
-        assert (found.current, found.order, found.ignored) == (None, (), 2)
+        resolved = await dags.resolve(mine)
+        assert (resolved.current, resolved.order, resolved.ignored) == (None, (), 2)
 
 
 async def test_the_log_is_not_searched_for_dags_where_none_has_come(
@@ -302,13 +302,13 @@ async def test_publishes_have_one_order(tmp_path: Path) -> None:
     for number, replicas in enumerate([[first, second, *third], [*reversed(third), second, first]]):
         async with opened(tmp_path / str(number)) as (store, dags):
             await admit(store, publish_event(replicas[0]))
-            found = await dags.resolve(MINE)
-            assert found.waiting_for == (() if number == 0 else (third[0].cid,))
+            resolved = await dags.resolve(MINE)
+            assert resolved.waiting_for == (() if number == 0 else (third[0].cid,))
             await admit(store, *map(publish_event, replicas[1:]))
-            found = await dags.resolve(MINE)
-            assert len(found.order) == 4
-            assert found.current is not None
-            orders.add((found.order, found.current.link))
+            resolved = await dags.resolve(MINE)
+            assert len(resolved.order) == 4
+            assert resolved.current is not None
+            orders.add((resolved.order, resolved.current.link))
     assert len(orders) == 1
 
 
@@ -324,14 +324,14 @@ async def test_expiry_is_judged_once_when_a_publish_is_first_read(tmp_path: Path
         assert (await dags.resolve(MINE)).order == (good.cid,)
         now = NOW + 10
         await admit(store, publish_event(late))
-        found = await dags.resolve(MINE)
-        assert found.order == (good.cid,)
-        assert list(found.faults) == [late.cid]
-        assert "expired at" in found.faults[late.cid]
+        resolved = await dags.resolve(MINE)
+        assert resolved.order == (good.cid,)
+        assert list(resolved.faults) == [late.cid]
+        assert "expired at" in resolved.faults[late.cid]
     async with opened(tmp_path, clock) as (store, dags):
         now = NOW  # neither is judged again, also when others bring them
         await admit(store, publish_event(good, key=THIRD), publish_event(late, key=THIRD))
-        assert await dags.resolve(MINE) == found
+        assert await dags.resolve(MINE) == resolved
 
 
 async def test_what_continues_a_publish_that_came_too_late_counts(tmp_path: Path) -> None:
@@ -345,11 +345,11 @@ async def test_what_continues_a_publish_that_came_too_late_counts(tmp_path: Path
         await admit(store, publish_event(late))
         assert (await dags.resolve(MINE)).waiting_for == (first.cid,)
         await admit(store, publish_event(first))
-        found = await dags.resolve(MINE)
-        assert (found.order, found.waiting_for) == ((first.cid, last.cid), ())
-        assert found.current is not None
-        assert found.current.link == LINKS[2]
-        assert list(found.faults) == [late.cid]
+        resolved = await dags.resolve(MINE)
+        assert (resolved.order, resolved.waiting_for) == ((first.cid, last.cid), ())
+        assert resolved.current is not None
+        assert resolved.current.link == LINKS[2]
+        assert list(resolved.faults) == [late.cid]
 
 
 async def test_what_was_judged_outlives_the_log_of_which_it_was_read(tmp_path: Path) -> None:
@@ -372,10 +372,10 @@ async def test_a_publish_needs_a_proof_made_for_it(tmp_path: Path) -> None:
     unproven = make_publish(OTHER, MINE.key, LINKS[1], LINKS[1], prior=None, expires=None)
     async with opened(tmp_path) as (store, dags):
         await admit(store, publish_event(stolen), publish_event(unproven))
-        found = await dags.resolve(MINE)
-        assert found.current is None
-        assert "was not made for this publish" in found.faults[stolen.cid]
-        assert "shows no proof" in found.faults[unproven.cid]
+        resolved = await dags.resolve(MINE)
+        assert resolved.current is None
+        assert "was not made for this publish" in resolved.faults[stolen.cid]
+        assert "shows no proof" in resolved.faults[unproven.cid]
 
 
 class Pushed:
@@ -391,7 +391,7 @@ class Pushed:
         for shard in shards:
             prior = self.replicas[-1].cid if self.replicas else None
             self.replicas.append(Replica(prior, Append.of([shard.cid])))
-        self.appends = [replica_event(key, self.root, each.block) for each in self.replicas]
+        self.appends = [replica_event(key, self.root, replica.block) for replica in self.replicas]
 
     def publish(
         self, link: CID, origin: CID, prior: CID | None = None, shard: CID | None = None
@@ -415,15 +415,18 @@ async def test_a_publish_waits_until_its_link_is_known_to_be_in_its_origin(
             (dag.shards[1:], {dag.names[0]}),
         ):
             await admit(store, *events)
-            found = await dags.resolve(MINE)
-            assert (found.current, found.pending) == (statement_of(before), statement_of(publish))
-            assert set(found.waiting_for) == missing
-            assert found.order == (before.cid, publish.cid)
-            assert found.faults == {}
+            resolved = await dags.resolve(MINE)
+            assert (resolved.current, resolved.pending) == (
+                statement_of(before),
+                statement_of(publish),
+            )
+            assert set(resolved.waiting_for) == missing
+            assert resolved.order == (before.cid, publish.cid)
+            assert resolved.faults == {}
         await admit(store, dag.shards[0])
-        found = await dags.resolve(MINE)
-        assert (found.current, found.pending) == (statement_of(publish), None)
-        assert found.waiting_for == ()
+        resolved = await dags.resolve(MINE)
+        assert (resolved.current, resolved.pending) == (statement_of(publish), None)
+        assert resolved.waiting_for == ()
 
 
 async def test_the_shard_that_has_the_link_is_enough(tmp_path: Path, rng: random.Random) -> None:
@@ -454,22 +457,26 @@ async def test_a_publish_never_leads_to_what_its_origin_does_not_contain(
     ]
     also = dag.publish(leaf, last, bad[0].cid)
     rest = [*dag.appends, *dag.shards, replica_event(KEY, dag.root, EMPTY.block)]
-    told = [publish_event(each) for each in (good, *bad)]
+    publishes_of = [publish_event(publish) for publish in (good, *bad)]
     async with opened(tmp_path) as (store, dags):
-        events = [*told, *rest] if order == "publishes first" else [*rest, *told]
+        events = [*publishes_of, *rest] if order == "publishes first" else [*rest, *publishes_of]
         await admit(store, *events[:7])
         await dags.resolve(MINE)
         await admit(store, *events[7:])
-        found = await dags.resolve(MINE)
-        assert (found.current, found.pending, found.waiting_for) == (statement_of(good), None, ())
-        assert found.faults.keys() == {each.cid for each in bad}
-        assert "is not contained by its origin" in found.faults[bad[0].cid]
-        assert f"in the shard {dag.names[1]}" in found.faults[bad[4].cid]
-        assert len(found.order) == 7  # what continues them keeps its place
+        resolved = await dags.resolve(MINE)
+        assert (resolved.current, resolved.pending, resolved.waiting_for) == (
+            statement_of(good),
+            None,
+            (),
+        )
+        assert resolved.faults.keys() == {publish.cid for publish in bad}
+        assert "is not contained by its origin" in resolved.faults[bad[0].cid]
+        assert f"in the shard {dag.names[1]}" in resolved.faults[bad[4].cid]
+        assert len(resolved.order) == 7  # what continues them keeps its place
         await admit(store, publish_event(also))
-        found = await dags.resolve(MINE)
-        assert also.cid in found.order
-        assert found.current == statement_of(also)
+        resolved = await dags.resolve(MINE)
+        assert also.cid in resolved.order
+        assert resolved.current == statement_of(also)
         assert (await dags.contains(last, leaf)).holds
         assert (await dags.contains(first, leaf)).holds is False
 
@@ -497,8 +504,8 @@ async def test_the_join_of_any_log_is_that_of_the_protocol(
 async def test_a_join_contains_what_its_forks_contain(tmp_path: Path, rng: random.Random) -> None:
     dag = Pushed(rng)
     forks = [Replica(None, Append.of([name])) for name in dag.names]
-    joined = join([each.cid for each in forks], {each.cid: each for each in forks})
-    events = [replica_event(KEY, dag.root, each.block) for each in (*forks, joined)]
+    joined = join([fork.cid for fork in forks], {fork.cid: fork for fork in forks})
+    events = [replica_event(KEY, dag.root, fork.block) for fork in (*forks, joined)]
     async with opened(tmp_path) as (store, dags):
         await admit(store, *events, *dag.shards)
         for block in dag.blocks:
@@ -528,7 +535,7 @@ async def test_an_index_of_the_first_version_is_rebuilt(tmp_path: Path, rng: ran
     publish = dag.publish(dag.root, dag.replicas[-1].cid)
     async with opened(tmp_path) as (store, dags):
         await admit(store, publish_event(publish), *dag.appends, *dag.shards)
-        found = await dags.resolve(MINE)
+        resolved = await dags.resolve(MINE)
     with sqlite3.connect(tmp_path / dag_index.FILE.name) as connection:
         for name in ("contents", "appends"):
             connection.execute(f"DROP TABLE {name}")
@@ -538,8 +545,8 @@ async def test_an_index_of_the_first_version_is_rebuilt(tmp_path: Path, rng: ran
         connection.execute("PRAGMA user_version = 1")
     connection.close()
     async with opened(tmp_path) as (_, dags):
-        assert await dags.resolve(MINE) == found
-        assert found.current == statement_of(publish)
+        assert await dags.resolve(MINE) == resolved
+        assert resolved.current == statement_of(publish)
     with sqlite3.connect(tmp_path / dag_index.FILE.name) as connection:
         assert connection.execute("SELECT judged FROM publishes").fetchall() == [(7,)]
     connection.close()
@@ -649,12 +656,12 @@ async def test_strangers_replicas_do_not_hide_the_owner_s(
     ]
     async with opened(tmp_path) as (store, dags):
         await admit(store, *junk, *dag.shards, *dag.appends)
-        found = await dags.state(dag.root)
-        assert found.complete
-        assert len(found.heads) == MAX_HEADS
-        assert dag.replicas[-1].cid in found.heads
-        assert found.missing_shards.count == len(junk)
-        assert found.head is not None
+        state = await dags.state(dag.root)
+        assert state.complete
+        assert len(state.heads) == MAX_HEADS
+        assert dag.replicas[-1].cid in state.heads
+        assert state.missing_shards.count == len(junk)
+        assert state.head is not None
 
 
 def row_of(event: Event, position: int) -> FeedRow:

@@ -71,7 +71,7 @@ def test_trees_are_laid_out_as_go_does(count: int) -> None:
     assert tree.cid == go_balanced(leaves)
     assert tree.content == 4 * count
     assert tree.total == 4 * count + sum(map(len, nodes.values()))
-    assert [each.cid for each in leaves] == list(_leaves(tree.cid, nodes))
+    assert [leaf.cid for leaf in leaves] == list(_leaves(tree.cid, nodes))
 
 
 @given(st.integers(256, 300_000))

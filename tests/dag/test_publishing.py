@@ -127,8 +127,10 @@ def test_without_its_prior_a_replica_waits(replicas: list[Replica], data: st.Dat
     for replica in replicas:
         if replica.prior in without:
             without.add(replica.cid)
-    assert list(log.order) == _merged([each for each in replicas if each.cid not in without])
-    builds_on_it = any(each.prior == gone.cid for each in replicas)
+    assert list(log.order) == _merged(
+        [replica for replica in replicas if replica.cid not in without]
+    )
+    builds_on_it = any(replica.prior == gone.cid for replica in replicas)
     assert log.waiting_for == ({gone.cid} if builds_on_it else set())
 
 
@@ -270,7 +272,9 @@ def test_copies_of_proofs_change_nothing_of_what_an_identifier_resolves_to(
         check_publish(replica)
     log = _log(list(data.draw(st.permutations(made + copies))))
     assert len(log.order) == 3
-    assert [each.link for _, each in log.latest()] == [publish_of(r).link for r in reversed(made)]
+    assert [publish.link for _, publish in log.latest()] == [
+        publish_of(r).link for r in reversed(made)
+    ]
 
 
 def test_what_an_earlier_version_published_counts_until_the_next_publish() -> None:

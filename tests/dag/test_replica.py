@@ -48,7 +48,7 @@ Log = dict[CID, Replica]
 
 def _shards_of(head: CID, replicas: Log) -> set[CID]:
     """The state of a replica: the shards that its history appends."""
-    changes = [replicas[each].change for each in history([head], replicas)]
+    changes = [replicas[cid].change for cid in history([head], replicas)]
     return {shard for change in changes if isinstance(change, Append) for shard in change.shards}
 
 
@@ -71,7 +71,7 @@ def _log(draw: st.DrawFn) -> Log:
 def test_a_join_is_the_same_in_every_order_and_grouping(log: Log, data: st.DataObject) -> None:
     heads = data.draw(st.lists(st.sampled_from(sorted(log)), min_size=1, max_size=5))
     once = join(heads, log)
-    groups = [join([each], log) for each in data.draw(st.permutations(heads))]
+    groups = [join([head], log) for head in data.draw(st.permutations(heads))]
     while len(groups) > 1:
         rng = random.Random(len(groups))
         a, b = (groups.pop(rng.randrange(len(groups))) for _ in "ab")
@@ -92,7 +92,7 @@ def test_a_join_holds_the_shards_of_all_and_nothing_it_need_not_name(
     assert join([joined.cid], log) == joined
     if isinstance(joined.change, Join):
         for base in joined.bases:
-            others = [each for each in joined.bases if each != base]
+            others = [cid for cid in joined.bases if cid != base]
             assert base not in history(others, log)
             assert not isinstance(log[base].change, Join)
 

@@ -33,7 +33,7 @@ MADE = 1795228200
 """When the vectors were judged: bad_expired had just expired."""
 
 
-@pytest.mark.parametrize("name", [each for each in VECTORS["tokens"] if each.startswith("ok_")])
+@pytest.mark.parametrize("name", [token for token in VECTORS["tokens"] if token.startswith("ok_")])
 def test_good_tokens_of_others_pass(name: str) -> None:
     ucan = parse_ucan(VECTORS["tokens"][name])
     check_ucan(ucan, PUBLISH, MADE)
@@ -50,7 +50,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", [each for each in VECTORS["tokens"] if each.startswith("bad_")])
+@pytest.mark.parametrize("name", [token for token in VECTORS["tokens"] if token.startswith("bad_")])
 def test_bad_tokens_of_others_fail_by_their_own_rule(name: str) -> None:
     with pytest.raises(UcanError, match=FAULTS[name]):
         check_ucan(parse_ucan(VECTORS["tokens"][name]), PUBLISH, MADE)
@@ -59,7 +59,7 @@ def test_bad_tokens_of_others_fail_by_their_own_rule(name: str) -> None:
 DELEGATED = VECTORS["delegated"]
 
 
-@pytest.mark.parametrize("name", [each for each in DELEGATED if each.startswith(("ok", "bad"))])
+@pytest.mark.parametrize("name", [name for name in DELEGATED if name.startswith(("ok", "bad"))])
 def test_tokens_that_pass_their_proofs_on(name: str) -> None:
     ucan, owned = parse_ucan(DELEGATED[name]), UcanCapability(DELEGATED["owner"], "dag/PUBLISH")
     with nullcontext() if name.startswith("ok") else pytest.raises(UcanError, match="not grant"):
@@ -104,7 +104,7 @@ def _token(
     key: SigningKey, audience: str, capabilities: list[UcanCapability], **fields: Any
 ) -> str:
     """A token that says whatever it should: `issue_ucan` keeps to the times of the proofs."""
-    att = [{"with": each.resource, "can": each.ability} for each in capabilities]
+    att = [{"with": capability.resource, "can": capability.ability} for capability in capabilities]
     payload = {"iss": controller_of(key), "aud": audience, "att": att, "prf": [], **fields}
     signing_input = _jwt(HEADER, {k: v for k, v in payload.items() if v is not None})[:-5]
     signature = key.sign(signing_input.encode()).signature

@@ -31,9 +31,9 @@ def _paths(lines: str) -> Iterator[str]:
 
 
 def test_every_file_that_is_named_exists() -> None:
-    files = [each.as_posix() for room in ROOMS for each in (ROOT / room).rglob("*.py")]
+    files = [path.as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     named = set(re.findall(r"`([a-z0-9_/]+\.py)`", PAGE)).union(*listed().values())
-    missing = {each for each in named if not any(file.endswith(f"/{each}") for file in files)}
+    missing = {name for name in named if not any(file.endswith(f"/{name}") for file in files)}
     assert missing == set()
 
 

@@ -14,7 +14,7 @@ def names_in(file: str) -> frozenset[str]:
     """The names of the tests in a file, without importing it."""
     tree = ast.parse((ROOT / "tests" / file).read_text())
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return frozenset(each.name for each in tree.body if isinstance(each, functions))
+    return frozenset(node.name for node in tree.body if isinstance(node, functions))
 
 
 def test_every_statement_has_a_test_or_says_how_it_differs() -> None:
@@ -28,8 +28,8 @@ def test_every_statement_has_a_test_or_says_how_it_differs() -> None:
     for number, _, code, tests, difference in rows:
         named = re.findall("`([^`]+)`", tests)
         assert named or difference.strip(), number
-        for each in named:
-            file, _, name = each.partition("::")
+        for test in named:
+            file, _, name = test.partition("::")
             assert (ROOT / "tests" / file).is_file(), f"{number}: there is no tests/{file}"
             assert name in names_in(file), f"{number}: {file} has no {name}"
         for place in re.findall("`([^`]+)`", code):

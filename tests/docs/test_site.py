@@ -25,11 +25,11 @@ def commands(text: str) -> Iterator[str]:
     for _, block in _FENCE.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
             inner = _SUBSTITUTION.findall(line)
-            for each in (*inner, _SUBSTITUTION.sub("X", line)):
-                for part in re.split(r"[|;]|&&|\|\||\buntil\b", _without_quotes_hidden(each)):
-                    found = re.search(r"\b(recon-node|spark-sink)\b.*", part)
-                    if found and not part.strip().startswith("#"):
-                        yield found[0].replace("\0", "|").replace("\1", ";")
+            for text in (*inner, _SUBSTITUTION.sub("X", line)):
+                for part in re.split(r"[|;]|&&|\|\||\buntil\b", _without_quotes_hidden(text)):
+                    match = re.search(r"\b(recon-node|spark-sink)\b.*", part)
+                    if match and not part.strip().startswith("#"):
+                        yield match[0].replace("\0", "|").replace("\1", ";")
 
 
 def _without_quotes_hidden(line: str) -> str:
@@ -46,24 +46,26 @@ def fault_of(command: str) -> str | None:
     name, *words = shlex.split(command, comments=True)
     words = [word for word in words if word not in ("&", "...", "[URL]") and word != "2>&1"]
     context = click.Context(PROGRAMS[name], info_name=name)
-    found: click.Command = PROGRAMS[name]
-    while isinstance(found, click.Group) and words and not words[0].startswith("-"):
-        inner = found.get_command(context, words[0])
+    called: click.Command = PROGRAMS[name]
+    while isinstance(called, click.Group) and words and not words[0].startswith("-"):
+        inner = called.get_command(context, words[0])
         if inner is None:
             return f"there is no {words[0]}"
         context = click.Context(inner, info_name=words.pop(0), parent=context)
-        found = inner
+        called = inner
     try:
-        found.make_parser(context).parse_args(list(words))
+        called.make_parser(context).parse_args(list(words))
     except click.UsageError as error:
         return error.format_message()
     return None
 
 
 def test_every_command_of_the_docs_exists() -> None:
-    found = [(page.name, each) for page in PAGES for each in set(commands(page.read_text("utf-8")))]
-    assert len(found) > 100
-    assert [(*each, fault) for each in found if (fault := fault_of(each[1]))] == []
+    calls = [
+        (page.name, command) for page in PAGES for command in set(commands(page.read_text("utf-8")))
+    ]
+    assert len(calls) > 100
+    assert [(*call, fault) for call in calls if (fault := fault_of(call[1]))] == []
 
 
 def build_site(directory: Path) -> None:
@@ -102,5 +104,5 @@ def test_dead_links_are_told(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text('<a id="here"></a><a href="odd.html"></a>')
     odd = '<a href="none.html"></a><a href="index.html#none"></a><a href="index.html#here"></a>'
     (tmp_path / "odd.html").write_text(odd)
-    told = ["dead link: odd.html: index.html#none", "dead link: odd.html: none.html"]
-    assert check_links(tmp_path) == (1, told)
+    faults = ["dead link: odd.html: index.html#none", "dead link: odd.html: none.html"]
+    assert check_links(tmp_path) == (1, faults)

@@ -135,15 +135,15 @@ def read_links(rows: list[str], ids: dict[int, object], row: int, lane: int) -> 
                 column += step
                 if "d" in ways(below[column]) and below[column] != "│":
                     ends.add(column // 2)
-    found = set()
+    links = set()
     for end in ends:
         for number in range(row + 1, len(rows)):
             character = rows[number][2 * end]
             if number in ids and character in UNICODE.nodes.values():
-                found.add(ids[number])
+                links.add(ids[number])
             if "d" not in ways(character):
                 break
-    return found
+    return links
 
 
 @given(graphs())
@@ -151,9 +151,9 @@ def test_who_reads_the_characters_finds_every_link(nodes: list[PictureNode]) -> 
     lines = list(draw_lines(lay_out(nodes)))
     rows = [line.text for line in lines]
     placed = {number: line.placed for number, line in enumerate(lines) if line.placed}
-    ids = {number: each.node.id for number, each in placed.items()}
-    for number, each in placed.items():
-        assert read_links(rows, ids, number, each.lane) == set(each.node.prev)
+    ids = {number: row.node.id for number, row in placed.items()}
+    for number, row in placed.items():
+        assert read_links(rows, ids, number, row.lane) == set(row.node.prev)
 
 
 @given(graphs())
@@ -183,7 +183,7 @@ def test_folding_hides_runs_and_nothing_else(nodes: list[PictureNode]) -> None:
             while run[-1].prev[0] not in left and by_id[run[-1].prev[0]].tone == node.tone:
                 run.append(by_id[run[-1].prev[0]])
             assert node.tone == run[0].tone
-            assert sum(each.shape is NodeShape.TIME for each in run) == (
+            assert sum(node.shape is NodeShape.TIME for node in run) == (
                 int(node.name.split(", ")[1].split()[0]) if "time" in node.name else 0
             )
 
@@ -233,15 +233,17 @@ def test_svg_has_one_element_for_each_node_and_edge(
     layout = lay_out([placed.node for placed in layout.placed], rows or None)
     svg = draw_svg(Picture(text, text, (), (text,)), layout)
     root = ElementTree.fromstring(svg.encode())
-    groups = [each for each in root.iter(f"{SVG}g") if each.get("class", "").startswith("node")]
-    edges = [each for each in root.iter(f"{SVG}path") if "edge" in each.get("class", "")]
+    groups = [
+        element for element in root.iter(f"{SVG}g") if element.get("class", "").startswith("node")
+    ]
+    edges = [element for element in root.iter(f"{SVG}path") if "edge" in element.get("class", "")]
     assert (len(groups), len(edges)) == (len(layout.placed), len(layout.edges))
     shown = plain(text.replace("\n", " "))
     for group in groups:
-        assert [each.text or "" for each in group.iter(f"{SVG}text")] == (
+        assert [element.text or "" for element in group.iter(f"{SVG}text")] == (
             [shown] * 3 if text else [""]
         )
-    assert {each.tag.removeprefix(SVG) for each in root.iter()} <= {
+    assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {
         *("svg", "title", "desc", "style", "rect", "text", "path", "circle", "g", "line")
     }
 
@@ -286,10 +288,10 @@ def test_the_figures_as_they_look(figure: dict) -> None:
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure["case"])
 def test_the_marks_say_what_the_cip_says(figure: dict) -> None:
-    told = stream_picture("", held(figure))
+    picture = stream_picture("", held(figure))
     expect = figure["expect"]
     marked = {
-        mark: sorted(n.id for n in told.picture.nodes if mark in n.marks)
+        mark: sorted(n.id for n in picture.picture.nodes if mark in n.marks)
         for mark in ("TIP", "data tip", "anchored", "pruned", "candidate")
     }
     assert marked == {
@@ -299,5 +301,5 @@ def test_the_marks_say_what_the_cip_says(figure: dict) -> None:
         "pruned": expect["pruned"],
         "candidate": sorted({*expect["candidates"]} - {expect["tip"]}),
     }
-    assert ("diverged" in told.picture.summary) == expect["diverged"]
-    assert bool(told.merge) == expect["diverged"]
+    assert ("diverged" in picture.picture.summary) == expect["diverged"]
+    assert bool(picture.merge) == expect["diverged"]

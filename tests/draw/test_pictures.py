@@ -145,7 +145,7 @@ def test_every_tangle_can_be_drawn() -> None:
         drawn = nodes_of(tangle_picture("T", woven))
         assert {n.id for n in drawn.values() if n.tone is Tone.WRONG} == set(woven.excluded)
         assert {n.id for n in drawn.values() if "tip" in n.marks} == set(woven.tips)
-        assert all(drawn[each].prev == woven.previous[each] for each in woven.order)
+        assert all(drawn[message].prev == woven.previous[message] for message in woven.order)
         missing = {n.id for n in drawn.values() if n.shape is NodeShape.MISSING}
         assert missing.isdisjoint(links)
 
@@ -226,10 +226,10 @@ def test_operations_are_named() -> None:
     shards = [CID.of(RAW, bytes([n])) for n in range(2)]
     first = Replica(None, Append.of(shards))
     second = Replica(None, Append.of(shards[:1]))
-    replicas = {each.cid: each for each in (first, second)}
+    replicas = {replica.cid: replica for replica in (first, second)}
     both = join(replicas, replicas)
     replicas[both.cid] = both
     picture = replica_picture("R", [both.cid], replicas)
-    told = {each.details for each in picture.nodes}
-    assert told == {("append", "2 shards"), ("append", "1 shard"), ("join", "2 replicas")}
+    details = {node.details for node in picture.nodes}
+    assert details == {("append", "2 shards"), ("append", "1 shard"), ("join", "2 replicas")}
     assert picture.summary == "3 operations, 1 head"

@@ -51,7 +51,11 @@ def resources() -> Iterator[dict[str, Any]]:
             yield from yaml.safe_load_all(path.read_text())
 
 
-SETS = {each["metadata"]["name"]: each for each in resources() if each["kind"] == "StatefulSet"}
+SETS = {
+    resource["metadata"]["name"]: resource
+    for resource in resources()
+    if resource["kind"] == "StatefulSet"
+}
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -77,9 +81,9 @@ def test_a_stateful_set_is_whole(name: str) -> None:
 
 
 def test_services_lead_to_ports_of_the_pods() -> None:
-    services = [each for each in resources() if each["kind"] == "Service"]
-    assert {each["spec"]["serviceName"] for each in SETS.values()} <= {
-        each["metadata"]["name"] for each in services
+    services = [resource for resource in resources() if resource["kind"] == "Service"]
+    assert {stateful_set["spec"]["serviceName"] for stateful_set in SETS.values()} <= {
+        service["metadata"]["name"] for service in services
     }
     for service in services:
         name = service["spec"]["selector"]["app.kubernetes.io/name"]
@@ -89,7 +93,7 @@ def test_services_lead_to_ports_of_the_pods() -> None:
 
 
 def test_the_settings_of_the_config_map_can_be_used(tmp_path: Path) -> None:
-    [config] = [each for each in resources() if each["kind"] == "ConfigMap"]
+    [config] = [resource for resource in resources() if resource["kind"] == "ConfigMap"]
     [(name, text)] = config["data"].items()
     (tmp_path / name).write_text(text)
     assert load_settings(tmp_path / name).network == "testnet-clay"

@@ -152,19 +152,19 @@ def test_kills_under_load_lose_nothing(testnet: Testnet, rng: random.Random) -> 
     stop = threading.Event()
     with ThreadPoolExecutor(len(tasks)) as pool:
         try:
-            running = [pool.submit(each.run, stop) for each in tasks]
+            running = [pool.submit(task.run, stop) for task in tasks]
             _kill_at_any_moment(victim, 50, rng)
             wait_until(
                 lambda: (
-                    all(each.acknowledged for each in writers)
-                    and all(each.event_at for each in (reader, *followers))
+                    all(writer.acknowledged for writer in writers)
+                    and all(follower.event_at for follower in (reader, *followers))
                 ),
                 "there is a load, and it is read",
             )
         finally:
             stop.set()
-        for each in running:
-            each.result()
+        for process in running:
+            process.result()
     written = {cid for writer in writers for cid in writer.acknowledged}
 
     with httpx.Client(base_url=victim.api_url) as client:

@@ -17,10 +17,10 @@ BOARD = CONFIG / "grafana" / "dashboards" / "recon.json"
 ALERTS = CONFIG / "prometheus" / "alerts.yml"
 REFERENCE = runpy.run_path(str(CONFIG / "metrics_reference.py"))
 FAMILIES = {
-    each.name: each
+    family.name: family
     for part in ("process_families", "sink_families", "flight_families")
-    for each in REFERENCE[part]()
-} | {each.name: each for each in REFERENCE["FAMILIES"]}
+    for family in REFERENCE[part]()
+} | {family.name: family for family in REFERENCE["FAMILIES"]}
 EVERYWHERE = {"instance", "job", "le"}
 """Labels that Prometheus adds to every metric, or to a histogram's buckets."""
 
@@ -68,7 +68,7 @@ def test_every_panel_says_what_its_metrics_mean() -> None:
         if panel["type"] != "row":
             used = set().union(*(metrics_in(target["expr"]) for target in panel["targets"]))
             means = [FAMILIES[name].help for name in used if name in FAMILIES]
-            assert all(each in panel["description"] for each in means), panel["title"]
+            assert all(words in panel["description"] for words in means), panel["title"]
             assert panel["description"]
 
 
@@ -100,11 +100,11 @@ def test_the_alerts_read_metrics_that_exist() -> None:
 
 
 def test_names_follow_the_conventions() -> None:
-    for each in FAMILIES.values():
-        assert each.name.endswith("_total") == (each.kind == "counter"), each.name
-        assert not re.search(r"_(ms|millis|kb|mb|count|sum|bucket)\b", each.name)
-        assert "seconds" in each.name or each.kind != "histogram", each.name
-        assert each.help.endswith(".")
+    for family in FAMILIES.values():
+        assert family.name.endswith("_total") == (family.kind == "counter"), family.name
+        assert not re.search(r"_(ms|millis|kb|mb|count|sum|bucket)\b", family.name)
+        assert "seconds" in family.name or family.kind != "histogram", family.name
+        assert family.help.endswith(".")
 
 
 def test_the_reference_is_up_to_date() -> None:

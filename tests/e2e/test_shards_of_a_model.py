@@ -51,7 +51,7 @@ def received(node: TestnetNode) -> int:
     """How many events peers have delivered to it, new or not."""
     metrics = httpx.get(f"{node.api_url}/metrics", timeout=60).text
     counted = re.findall(r"recon_peer_events_total\{[^}]*\} ([0-9.e+]+)", metrics)
-    return sum(int(float(each)) for each in counted)
+    return sum(int(float(number)) for number in counted)
 
 
 def interests(node: TestnetNode, method: str, model: StreamId, shard: str) -> None:
@@ -62,8 +62,8 @@ def interests(node: TestnetNode, method: str, model: StreamId, shard: str) -> No
 
 
 def in_shards(written: dict[str, str], *shards: str) -> set[str]:
-    found = [Shard.parse(each) for each in shards]
-    return {cid for cid, did in written.items() if any(shard.covers(did) for shard in found)}
+    parsed = [Shard.parse(shard) for shard in shards]
+    return {cid for cid, did in written.items() if any(shard.covers(did) for shard in parsed)}
 
 
 @pytest.mark.long
@@ -75,8 +75,8 @@ def test_four_nodes_share_a_model_and_then_five(nodes: list[TestnetNode]) -> Non
     assert held(writer, model, controllers="1/4") == in_shards(written, "00..3f")
     wanted = [["1/4"], ["2/4"], ["3/4"], ["4/4"], ["1/4", "2/4"]]
     for node, shards in zip(sharing, wanted, strict=True):
-        given = [f"model={model} shard={shard}" for shard in shards]
-        flags = [flag for interest in given for flag in ("--interest", interest)]
+        expected = [f"model={model} shard={shard}" for shard in shards]
+        flags = [flag for interest in expected for flag in ("--interest", interest)]
         node.launch(["--bootstrap", writer.addresses[0], *flags])
     for node, shards in zip(sharing, wanted, strict=True):
         node.wait_until_ready()
@@ -97,7 +97,7 @@ def test_four_nodes_share_a_model_and_then_five(nodes: list[TestnetNode]) -> Non
         wait_until(lambda node=node, right=right: held(node, model) == right)
         assert received(node) == len(right)  # nothing that it had came again
     listed = httpx.get(f"{sharing[1].api_url}/ceramic/experimental/interests").json()["interests"]
-    assert [each["controllers"] for each in listed] == ["40..7f", "33..65"]
+    assert [interest["controllers"] for interest in listed] == ["40..7f", "33..65"]
     added = {"sep": "model", "sepValue": str(model), "controllers": "66..98"}
     url = f"{sharing[2].api_url}/ceramic/interests"
     assert httpx.request("DELETE", url, params=added).status_code == 204

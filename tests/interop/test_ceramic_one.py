@@ -85,7 +85,7 @@ def made_up(rng: random.Random, count: int) -> list[list[str]]:
             patch = [{"op": "replace", "path": "/n", "value": number}]
             last = data_event(key, init, [last.cid], patch)
             stream.append(last)
-        streams.append([multibase.encode(each.car) for each in stream])
+        streams.append([multibase.encode(event.car) for event in stream])
     return streams
 
 
@@ -107,8 +107,8 @@ def write_at_once(*work: tuple[Node, list[list[str]]]) -> None:
             for node, streams in work
             for first in range(WRITERS)
         ]
-        for each in writes:
-            each.result()
+        for write in writes:
+            write.result()
 
 
 def feed(node: Node) -> set[str]:
@@ -156,10 +156,10 @@ class World:
 
     def settle(self, count: int, limit: float = LIMIT) -> None:
         """Wait until all nodes hold the same events, and check that those are so many."""
-        wait_until(lambda: all(self.count(each) >= count for each in self.nodes), limit=limit)
-        found = {holdings(self.address(each), self.network) for each in self.nodes}
-        assert len(found) == 1, "as many events, but not the same ones"
-        assert found.pop().count == count
+        wait_until(lambda: all(self.count(node) >= count for node in self.nodes), limit=limit)
+        holdings_seen = {holdings(self.address(node), self.network) for node in self.nodes}
+        assert len(holdings_seen) == 1, "as many events, but not the same ones"
+        assert holdings_seen.pop().count == count
         for node in self.nodes:
             if isinstance(node, TestnetNode):
                 assert recon(node)["events"] == recon(node)["head"] == count
@@ -214,7 +214,7 @@ def test_both_are_written_to_at_once(world: World, rng: random.Random) -> None:
 
 def model_syncs(node: TestnetNode) -> int:
     """How many sessions of the model ring moved events to or from one of our nodes."""
-    return sum(each["protocol"].endswith("/model") for each in recon(node)["transfers"])
+    return sum(transfer["protocol"].endswith("/model") for transfer in recon(node)["transfers"])
 
 
 @pytest.mark.parametrize("kind", ["ours", "theirs"])
@@ -349,7 +349,7 @@ def document(
     kid = f"{controller_of(key)}#{controller_of(key).removeprefix('did:key:')}"
     protected = json.dumps({"alg": "EdDSA", "kid": kid}, separators=(",", ":")).encode()
     signed = b".".join(
-        base64.urlsafe_b64encode(each).rstrip(b"=") for each in (protected, payload_cid)
+        base64.urlsafe_b64encode(part).rstrip(b"=") for part in (protected, payload_cid)
     )
     signature = {"protected": protected, "signature": key.sign(signed).signature} | fields
     envelope = dag_cbor.encode({"payload": bytes(payload_cid), "signatures": [signature] * times})
@@ -379,7 +379,7 @@ def odd_events(number: int) -> dict[str, tuple[CID, bytes]]:
         "an init event": init,
         "a branch": forks[0],
         "another branch": forks[1],
-        "a merge": data_event(key, init, [each.cid for each in forks], []),
+        "a merge": data_event(key, init, [fork.cid for fork in forks], []),
         "a time event": time_event(init, init.cid, tx_hash=bytes([number]) * 32),
         "more after those": init_event(key, model, {"n": -number}),
     }

@@ -137,9 +137,9 @@ def test_each_believes_the_other_s_times(
         for tip in last[1:]:
             wait_until(lambda tip=tip: times_of(ours.api_url, tip) != [], limit=LIMIT)
             url = f"{ours.api_url}/ceramic/anchors/events/{tip}"
-            found = httpx.get(url, timeout=60).json()
-            assert (found["state"], found["chain_id"]) == ("anchored", CHAIN)
-            assert found["time"] is not None
+            answer = httpx.get(url, timeout=60).json()
+            assert (answer["state"], answer["chain_id"]) == ("anchored", CHAIN)
+            assert answer["time"] is not None
     finally:
         ours.discard()
         if theirs is not None:

@@ -124,14 +124,14 @@ def test_the_sdk_reads_what_the_client_wrote(node: TestnetNode) -> None:
     key = Key.from_seed(b"\7" * 32)
     with Ceramic(node.api_url, key=key) as ceramic:
         ids = write(ceramic)
-    found = sdk("read", node.api_url, json.dumps(ids))
-    assert {name: state["content"] for name, state in found["states"].items()} == CONTENTS
-    metadata = found["states"]["post"]["metadata"]
+    states = sdk("read", node.api_url, json.dumps(ids))
+    assert {name: state["content"] for name, state in states["states"].items()} == CONTENTS
+    metadata = states["states"]["post"]["metadata"]
     assert (metadata["controller"], metadata["shouldIndex"]) == (key.did, False)
     assert metadata["modelVersion"].startswith("b")
-    assert metadata["model"] == ids["model"] == found["documentModel"]
-    assert found["definition"]["description"] == "A short text"
-    assert found["firstDefinition"] == POST.to_json()
+    assert metadata["model"] == ids["model"] == states["documentModel"]
+    assert states["definition"]["description"] == "A short text"
+    assert states["firstDefinition"] == POST.to_json()
 
 
 def test_the_sdk_knows_every_field_of_the_client_s_events(node: TestnetNode) -> None:
@@ -140,7 +140,7 @@ def test_the_sdk_knows_every_field_of_the_client_s_events(node: TestnetNode) -> 
     for key in keys:
         with Ceramic(node.api_url, key=key) as ceramic:
             write(ceramic)
-            events = {each.cid: each.event for each in ceramic.feed(limit=10_000).entries}
+            events = {entry.cid: entry.event for entry in ceramic.feed(limit=10_000).entries}
     seen = sdk("inspect", node.api_url)
     for key in keys:
         mine = {
@@ -154,8 +154,8 @@ def test_the_sdk_knows_every_field_of_the_client_s_events(node: TestnetNode) -> 
             assert seen[cid]["signer"] == key.did
             is_init = event.kind is EventKind.INIT
             assert all(name.endswith("Init" if is_init else "Data") for name in seen[cid]["fits"])
-    for found in seen.values():  # the unsigned ones, too
-        assert found["fits"]
+    for state in seen.values():  # the unsigned ones, too
+        assert state["fits"]
 
 
 def test_the_client_reads_and_continues_what_the_sdk_wrote(node: TestnetNode) -> None:
@@ -164,10 +164,12 @@ def test_the_client_reads_and_continues_what_the_sdk_wrote(node: TestnetNode) ->
     assert written["did"] == key.did
     with Ceramic(node.api_url, key=key) as ceramic:
         documents = {name: ceramic.read(written["ids"][name]) for name in CONTENTS}
-        assert {name: each.content for name, each in documents.items()} == CONTENTS
+        assert {name: document.content for name, document in documents.items()} == CONTENTS
         assert documents["post"].metadata["shouldIndex"] is False
-        assert [len(ceramic.events(each.id)) for each in documents.values()] == [3, 3, 2]
-        assert all(not each.rejected and not each.open_tips for each in documents.values())
+        assert [len(ceramic.events(document.id)) for document in documents.values()] == [3, 3, 2]
+        assert all(
+            not document.rejected and not document.open_tips for document in documents.values()
+        )
         ceramic.update(documents["post"].id, {"text": "fourth"})
         same = ceramic.create(str(documents["vote"].model), {"topic": "tea", "yes": False})
         assert same.id == documents["vote"].id  # both make the same deterministic document

@@ -56,10 +56,10 @@ def test_the_sdk_queries_the_tables_and_follows_a_feed(tmp_path: Path) -> None:
         finally:
             process.kill()
             server.stop()
-    found = json.loads(output.splitlines()[-1])
-    assert found["catalogs"] == ["ceramic"]
-    assert found["schemas"] == ["v0", "tables", "views"]
-    assert found["tables"] == sum(map(len, NAMES.values()))
-    assert found["type"] in (2, 3)
-    assert found["queried"] == found["prepared"] > 0
-    assert found["positions"] == list(range(1, EVENTS + 1))
+    result = json.loads(output.splitlines()[-1])
+    assert result["catalogs"] == ["ceramic"]
+    assert result["schemas"] == ["v0", "tables", "views"]
+    assert result["tables"] == sum(map(len, NAMES.values()))
+    assert result["type"] in (2, 3)
+    assert result["queried"] == result["prepared"] > 0
+    assert result["positions"] == list(range(1, EVENTS + 1))

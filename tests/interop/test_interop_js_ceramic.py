@@ -31,9 +31,9 @@ def test_what_one_js_ceramic_writes_others_read_and_change(tmp_path: Path) -> No
 
         # Interests narrow a node down: the application's models have to be among them.
         ids = written["ids"]
-        for each in (here, there):
+        for node in (here, there):
             interest = {"sep": "model", "sepValue": ids["model"]}
-            httpx.post(f"{each.api_url}/ceramic/interests", json=interest).raise_for_status()
+            httpx.post(f"{node.api_url}/ceramic/interests", json=interest).raise_for_status()
         wait_until(lambda: equal([here, there]))
         assert recon(there)["events"] == 4
 
@@ -50,6 +50,6 @@ def test_what_one_js_ceramic_writes_others_read_and_change(tmp_path: Path) -> No
             ids = changed["ids"]
             wait_until(lambda: equal([here, there]))
 
-        for each in (here, there):
-            state = httpx.get(f"{each.api_url}/ceramic/streams/{ids['post']}").json()
+        for node in (here, there):
+            state = httpx.get(f"{node.api_url}/ceramic/streams/{ids['post']}").json()
             assert state["event_cid"] == ids["tip"]

@@ -42,8 +42,8 @@ def test_what_is_written_on_one_node_is_read_on_another(pair: list[TestnetNode])
     written = sdk("write", here.api_url)
     assert written["version"] == __version__
     wait_until(lambda: equal([here, there]))
-    found = sdk("read", there.api_url, json.dumps(written["ids"]))
-    states = found["states"]
+    read = sdk("read", there.api_url, json.dumps(written["ids"]))
+    states = read["states"]
     assert {name: state["content"] for name, state in states.items()} == {
         "post": {"text": "third ☃"},
         "profile": {"name": "Ada L."},
@@ -53,9 +53,9 @@ def test_what_is_written_on_one_node_is_read_on_another(pair: list[TestnetNode])
     metadata = states["post"]["metadata"]
     assert metadata["shouldIndex"] is False
     assert metadata["modelVersion"].startswith("b")
-    assert metadata["model"] == written["ids"]["model"] == found["documentModel"]
-    assert found["definition"]["description"] == "A short text"
-    assert found["firstDefinition"]["description"] == "What someone has to say"
-    assert {"jws", "linkedBlock"} <= set(found["signedEvent"])
-    assert found["feedLength"] == recon(there)["head"]
-    assert found["missing"].startswith("Failed to fetch stream state: Stream not found")
+    assert metadata["model"] == written["ids"]["model"] == read["documentModel"]
+    assert read["definition"]["description"] == "A short text"
+    assert read["firstDefinition"]["description"] == "What someone has to say"
+    assert {"jws", "linkedBlock"} <= set(read["signedEvent"])
+    assert read["feedLength"] == recon(there)["head"]
+    assert read["missing"].startswith("Failed to fetch stream state: Stream not found")

@@ -148,7 +148,7 @@ sections_of_car = st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), min_size=1
 def test_without_repeats_it_is_written_as_it_was_read(bodies: list[bytes], codec: int) -> None:
     sections = [CID.of(codec, body) + body for body in bodies]
     header = dag_cbor.encode({"roots": [CID.of(codec, bodies[0])], "version": 1})
-    data = section(header) + b"".join(section(each) for each in sections)
+    data = section(header) + b"".join(section(part) for part in sections)
     decoded = car.decode(data)
     assert decoded.is_exact == (len(set(bodies)) == len(bodies))
     assert decoded.blocks == {CID.of(codec, body): body for body in bodies}

@@ -36,7 +36,7 @@ def read(path: Path) -> tuple[tuple[CID, ...], list[tuple[CID, bytes]]]:
 
 def version_2(inner: bytes, *, offset: int = 51, size: int | None = None) -> bytes:
     numbers = (offset, len(inner) if size is None else size, 7)
-    header = bytes(16) + b"".join(each.to_bytes(8, "little") for each in numbers)
+    header = bytes(16) + b"".join(number.to_bytes(8, "little") for number in numbers)
     return bytes.fromhex("0aa16776657273696f6e02") + header + inner
 
 
@@ -106,7 +106,7 @@ def test_a_changed_byte_is_never_a_crash(data: bytes, draw: st.DataObject) -> No
             roots, blocks = read(Path(directory) / "car")
         except IpldError:
             return
-    assert all(isinstance(each, CID) for each in (*roots, *dict(blocks)))
+    assert all(isinstance(root, CID) for root in (*roots, *dict(blocks)))
 
 
 def test_a_cid_v0_in_header_and_section_is_the_cid_v1_of_the_block(tmp_path: Path) -> None:

@@ -60,9 +60,9 @@ def test_protobuf_reads_what_we_write(node: PbNode) -> None:
     assert dag_pb.encode(dag_pb.decode(block)) == block
     theirs = ORACLE.FromString(block)
     assert (theirs.Data if theirs.HasField("Data") else None) == node.data
-    assert [(each.Hash, each.Name, each.Tsize) for each in theirs.Links] == [
-        (each.cid, os.fsencode(each.name), each.size)
-        for each in sorted(node.links, key=lambda each: os.fsencode(each.name))
+    assert [(link.Hash, link.Name, link.Tsize) for link in theirs.Links] == [
+        (link.cid, os.fsencode(link.name), link.size)
+        for link in sorted(node.links, key=lambda link: os.fsencode(link.name))
     ]
 
 
@@ -73,7 +73,7 @@ def test_anything_is_read_or_refused(data: bytes) -> None:
     except DagPbError:
         return
     theirs = ORACLE.FromString(data)
-    assert [each.Name for each in theirs.Links] == [os.fsencode(each.name) for each in node.links]
+    assert [link.Name for link in theirs.Links] == [os.fsencode(link.name) for link in node.links]
     assert theirs.Data == (node.data or b"")
 
 

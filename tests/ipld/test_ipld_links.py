@@ -65,13 +65,13 @@ def test_whatever_the_decoder_reads_has_links(block: bytes, draw: st.DataObject)
     changed = bytearray(block)
     changed[draw.draw(st.integers(0, len(block) - 1))] = draw.draw(st.integers(0, 255))
     try:
-        found = of(DAG_CBOR, bytes(changed))
+        links = of(DAG_CBOR, bytes(changed))
     except LinksError:
-        found = None
+        links = None
     with suppress(DagCborError):
         named = list(linked(dag_cbor.decode(bytes(changed))))
         if not any(cid.hash_code == IDENTITY for cid in named):
-            assert found == named
+            assert links == named
 
 
 LINK = b"\xd8\x2a\x58\x25\0" + A

@@ -67,9 +67,9 @@ class Interfaces:
 
 @pytest.fixture
 def interfaces(monkeypatch):
-    found = Interfaces(monkeypatch)
-    found.add("lo", trio.socket.AF_INET, "127.0.0.1")
-    return found
+    interfaces = Interfaces(monkeypatch)
+    interfaces.add("lo", trio.socket.AF_INET, "127.0.0.1")
+    return interfaces
 
 
 @pytest.mark.parametrize("address", DIALABLE)
@@ -142,15 +142,17 @@ async def test_what_identify_says_follows_the_interfaces(interfaces):
             expected = [f"/ip4/{ip}/tcp/{port}"]
             assert host.addresses == [f"{expected[0]}/p2p/{host.peer_id}"]
             async with loopback_host() as peer:
-                told = []
-                peer.on_identified(lambda _, addresses, told=told: told.append(addresses))
+                announced = []
+                peer.on_identified(
+                    lambda _, addresses, announced=announced: announced.append(addresses)
+                )
                 await host.connect(peer.addresses[0])
-                await eventually(lambda told=told: told)
-                assert [each.split("/p2p/")[0] for each in told[0]] == expected
+                await eventually(lambda announced=announced: announced)
+                assert [address.split("/p2p/")[0] for address in announced[0]] == expected
 
 
 async def test_no_store_takes_what_cannot_be_dialled():
-    addresses = [Multiaddr(each) for each in UNDIALABLE + DIALABLE[:1]]
+    addresses = [Multiaddr(address) for address in UNDIALABLE + DIALABLE[:1]]
     peer_id = ID.from_string(PEER)
     store = GuardedPeerStore(lambda peer_id: False)
     store.add_addrs(peer_id, addresses, 60)
@@ -159,7 +161,7 @@ async def test_no_store_takes_what_cannot_be_dialled():
     async with loopback_host() as host:
         records = RecordStore(host.libp2p)
         records.add_provider(b"key", PeerInfo(peer_id, addresses))
-        assert [each.addrs for each in records.get_providers(b"key")] == [addresses[-1:]]
+        assert [provider.addrs for provider in records.get_providers(b"key")] == [addresses[-1:]]
 
     book = PeerBook(10)
     book.heard_of(PEER, [*map(str, addresses), f"{DIALABLE[1]}/p2p/{OTHER}"])
@@ -169,21 +171,21 @@ async def test_no_store_takes_what_cannot_be_dialled():
 def test_a_peer_file_of_before_is_cleaned_on_load():
     kept = {PEER: "/ip4/0.0.0.0/tcp/4101", OTHER: DIALABLE[0]}
     rows = [
-        {"id": each, "addresses": [f"{address}/p2p/{each}"], "latency": None, "last_sync": None}
-        for each, address in kept.items()
+        {"id": peer, "addresses": [f"{address}/p2p/{peer}"], "latency": None, "last_sync": None}
+        for peer, address in kept.items()
     ]
     book = PeerBook(10)
     book.load(rows)
-    assert [each.id for each in book.peers()] == [OTHER]
+    assert [peer.id for peer in book.peers()] == [OTHER]
 
 
 async def test_loopback_addresses_of_peers_elsewhere_are_not_kept(tmp_path, monkeypatch):
     elsewhere = "/ip4/192.0.2.7/tcp/4101"
     async with node(tmp_path) as here:
         p2p = here.p2p
-        monkeypatch.setattr(p2p._host, "known_protocols", lambda each: {"/ceramic/recon/1.0.0"})
+        monkeypatch.setattr(p2p._host, "known_protocols", lambda peer: {"/ceramic/recon/1.0.0"})
         for near, kept in ((False, 1), (True, 2)):
-            monkeypatch.setattr(p2p._host, "is_on_this_machine", lambda each, near=near: near)
+            monkeypatch.setattr(p2p._host, "is_on_this_machine", lambda address, near=near: near)
             p2p._identified(PEER, [elsewhere, "/ip4/127.0.0.1/tcp/4101"])
             assert len(p2p._book.get(PEER).addresses) == kept
         p2p.found(OTHER, ["/ip4/127.0.0.1/tcp/4101"])  # all is loopback here
@@ -220,7 +222,7 @@ class Records:
             raise dns.resolver.NoAnswer
         if self.records[name] is None:
             await trio.sleep_forever()
-        return [SimpleNamespace(strings=[each.encode()]) for each in self.records[name]]
+        return [SimpleNamespace(strings=[record.encode()]) for record in self.records[name]]
 
 
 async def test_a_dnsaddr_is_looked_up(monkeypatch):
@@ -231,8 +233,8 @@ async def test_a_dnsaddr_is_looked_up(monkeypatch):
         "v=spf1",
     ]
     Records(monkeypatch, {"_dnsaddr.node.example": records})
-    found = await resolve(Multiaddr(f"/dnsaddr/node.example/p2p/{PEER}"))
-    assert found == [Multiaddr(f"/ip4/192.0.2.7/tcp/1/p2p/{PEER}")]
+    addresses = await resolve(Multiaddr(f"/dnsaddr/node.example/p2p/{PEER}"))
+    assert addresses == [Multiaddr(f"/ip4/192.0.2.7/tcp/1/p2p/{PEER}")]
     with pytest.raises(PeerError, match=r"_dnsaddr\.nowhere\.example have no TCP address"):
         await resolve(Multiaddr(f"/dnsaddr/nowhere.example/p2p/{PEER}"))
 

@@ -153,8 +153,8 @@ def test_the_sum_is_below_the_limit_and_modest_addresses_stay(charges):
             (crowd.accounts.get(name) or crowd.join(name, f"192.0.2.{address}")).hold("x", size)
         except OverBudgetError:
             assert name in crowd.leaving
-        for each in crowd.leaving:  # four addresses: one that holds less than a quarter is safe
-            there = [peer for peer in crowd.accounts if peer[0] == each[0]]
+        for leaver in crowd.leaving:  # four addresses: one that holds less than a quarter is safe
+            there = [peer for peer in crowd.accounts if peer[0] == leaver[0]]
             assert sum(crowd.accounts[peer]._holder.held for peer in there) + size >= 25
         crowd.let_go()
         crowd.now += REFUSED_FOR

@@ -41,7 +41,7 @@ class Here:
         return self.connected
 
     def want(self, *sort_values: str) -> None:
-        self.all = tuple(Interest("family", each) for each in sort_values)
+        self.all = tuple(Interest("family", sort_value) for sort_value in sort_values)
 
     async def wait_for_change(self, known: object) -> None:
         await trio.sleep_forever()  # `want` is called before, or while nobody waits
@@ -55,7 +55,7 @@ class Here:
             self.found(f"{kind} {number}", ADDRESS, sort_value)
 
     def dialled_of(self, kind: str) -> int:
-        return sum(each.startswith(f"{kind} ") for each in self.dialled)
+        return sum(dial.startswith(f"{kind} ") for dial in self.dialled)
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ async def test_a_node_that_wants_everything_shares_the_interests_of_all(here, mo
 async def test_many_interests_share_the_connections(here, mock_clock, interests):
     sort_values = [str(number) for number in range(interests)]
     here.want(*sort_values)
-    for each in sort_values:
-        here.find(f"found at {each}", ENOUGH_SHARING + 1, each)
+    for sort_value in sort_values:
+        here.find(f"found at {sort_value}", ENOUGH_SHARING + 1, sort_value)
     expected = min(ENOUGH_SHARING, max(FEWEST_SHARING, ENOUGH_IN_ALL // interests))
     assert len(here.dialled) == min(expected * interests, MAX_CONNECTIONS // MOST_IN_USE)
     assert here.dialled_of("found at 0") == expected

@@ -55,8 +55,8 @@ async def server_and_client():
     """Two hosts with their DHTs, connected."""
     async with loopback_host() as server, loopback_host() as client, trio.open_nursery() as nursery:
         dhts = LibraryDht(server, NETWORK), LibraryDht(client, NETWORK)
-        for each in dhts:
-            nursery.start_soon(each.run)
+        for dht in dhts:
+            nursery.start_soon(dht.run)
         await client.connect(server.addresses[0])
         yield dhts
         nursery.cancel_scope.cancel()
@@ -66,9 +66,9 @@ async def test_many_keys_are_announced_and_asked_for_on_one_stream():
     async with server_and_client() as (server, client):
         server.provide(KEYS[:3])
         answers = await client.exchange(server.peer_id, KEYS[:20], KEYS[2:4])
-        [itself] = [each for each in answers[KEYS[2]] if each.peer_id == server.peer_id]
+        [itself] = [provider for provider in answers[KEYS[2]] if provider.peer_id == server.peer_id]
         assert itself.addresses == tuple(server._host.addresses)
-        assert {each.peer_id for each in answers[KEYS[3]]} == {client.peer_id}
+        assert {provider.peer_id for provider in answers[KEYS[3]]} == {client.peer_id}
         for key in KEYS[:20]:
             [known] = server.known_providers(key)
             assert known.peer_id == client.peer_id
@@ -95,7 +95,7 @@ async def test_a_flood_of_announcements_is_cut_short_and_leaves_room_for_others(
         neighbour = LibraryDht(other, NETWORK)
         await other.connect(server._host.addresses[0])
         await neighbour.exchange(server.peer_id, [KEY], [])
-        assert [each.peer_id for each in server.known_providers(KEY)] == [other.peer_id]
+        assert [provider.peer_id for provider in server.known_providers(KEY)] == [other.peer_id]
 
 
 async def test_an_answer_has_a_few_providers_at_random():
@@ -107,8 +107,8 @@ async def test_an_answer_has_a_few_providers_at_random():
         seen = set()
         for _ in range(20):  # in a sixth of which each of them is missing
             answer = (await client.exchange(server.peer_id, [], [KEY]))[KEY]
-            assert len({each.peer_id for each in answer}) == PROVIDERS_ANSWERED
-            seen |= {each.peer_id for each in answer}
+            assert len({provider.peer_id for provider in answer}) == PROVIDERS_ANSWERED
+            seen |= {provider.peer_id for provider in answer}
         assert seen == set(peers)
 
 
@@ -149,8 +149,8 @@ async def test_named_providers_may_have_addresses_of_any_kind():
     provider.id = named.to_bytes()
     provider.addrs.extend([b"", b"\x04\x01", b"\xff" * 100, good, b"\x04" + bytes(4)])
     async with answered_with(answer.SerializeToString()) as (here, server):
-        [found] = (await here.exchange(server, [], [KEY]))[KEY]
-        assert (found.peer_id, found.addresses) == (str(named), ("/ip4/192.0.2.7/tcp/4101",))
+        [answered] = (await here.exchange(server, [], [KEY]))[KEY]
+        assert (answered.peer_id, answered.addresses) == (str(named), ("/ip4/192.0.2.7/tcp/4101",))
 
 
 async def ask(client: Host, server: Host, kind=KadMessage.GET_PROVIDERS) -> KadMessage:
@@ -233,7 +233,7 @@ async def handed_out(client: Host, server: Host) -> set[str]:
     named = set()
     for kind in (KadMessage.FIND_NODE, KadMessage.GET_PROVIDERS):
         answer = await ask(client, server, kind)
-        named |= {str(ID(each.id)) for each in (*answer.closerPeers, *answer.providerPeers)}
+        named |= {str(ID(peer.id)) for peer in (*answer.closerPeers, *answer.providerPeers)}
     return named
 
 
@@ -253,9 +253,9 @@ async def test_a_dead_peer_is_dropped_and_one_that_answers_stays():
         await server.connect(alive.addresses[0])
         async with loopback_host() as dying:
             await server.connect(dying.addresses[0])
-            for each in (alive, dying):
-                assert await table.routing_table.add_peer(info(each))
-                table.provider_store.add_provider(KEY, info(each))
+            for host in (alive, dying):
+                assert await table.routing_table.add_peer(info(host))
+                table.provider_store.add_provider(KEY, info(host))
             await check.check()
             dead = dying.peer_id
             assert {alive.peer_id, dead} <= await handed_out(client, server)

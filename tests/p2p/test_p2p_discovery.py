@@ -36,7 +36,7 @@ class Wanted:
         self.want(*sort_values)
 
     def want(self, *sort_values: str) -> None:
-        self.all = tuple(Interest("family", each) for each in sort_values)
+        self.all = tuple(Interest("family", sort_value) for sort_value in sort_values)
         self._changed.set()
         self._changed = trio.Event()
 
@@ -189,29 +189,29 @@ async def test_those_with_one_interest_find_each_other_whoever_dies_or_joins(qui
     async with trio.open_nursery() as nursery, AsyncExitStack() as others:
         bootstrap = await nursery.start(live)
         interests = ["chess", "tea", "cats", "chess"]
-        nodes = [await others.enter_async_context(member(each)) for each in interests]
+        nodes = [await others.enter_async_context(member(interest)) for interest in interests]
         one, two, three, four = nodes
         gone = bootstrap.host.peer_id
-        for each in nodes:
-            await each.host.connect(bootstrap.host.addresses[0])
+        for node in nodes:
+            await node.host.connect(bootstrap.host.addresses[0])
         await eventually(lambda: one.has_found(four, "chess") and four.has_found(one, "chess"))
-        assert {len(each.found["chess"]) for each in (two, three, bootstrap)} == {0}
-        await eventually(lambda: all(len(each.found[None]) == 4 for each in nodes))
+        assert {len(node.found["chess"]) for node in (two, three, bootstrap)} == {0}
+        await eventually(lambda: all(len(node.found[None]) == 4 for node in nodes))
 
         death.set()
-        await eventually(lambda: not any(each.host.is_connected(gone) for each in nodes))
-        for each in (two, three):
-            each.wanted.want("go")
+        await eventually(lambda: not any(node.host.is_connected(gone) for node in nodes))
+        for node in (two, three):
+            node.wanted.want("go")
         await eventually(lambda: two.has_found(three, "go") and three.has_found(two, "go"))
 
         last = await others.enter_async_context(member("chess", "go"))
         await last.host.connect(two.host.addresses[0])
-        await eventually(lambda: all(last.has_found(each, "chess") for each in (one, four)))
-        await eventually(lambda: all(last.has_found(each, "go") for each in (two, three)))
+        await eventually(lambda: all(last.has_found(node, "chess") for node in (one, four)))
+        await eventually(lambda: all(last.has_found(node, "go") for node in (two, three)))
         await eventually(lambda: one.has_found(last, "chess"))
         [network, *_] = reports = last.service.reports()
-        assert [each.sort_value for each in reports] == [None, "chess", "go"]
-        assert [each.found for each in reports[1:]] == [2, 2]
+        assert [report.sort_value for report in reports] == [None, "chess", "go"]
+        assert [report.found for report in reports[1:]] == [2, 2]
         assert network.told >= 1
 
 
@@ -233,8 +233,8 @@ async def test_a_peer_that_leads_astray_keeps_two_from_finding_each_other_no_lon
 
     async with member() as a, member() as b, member() as c, loopback_host() as liar:
         liar.handle(protocol_of(NETWORK), mislead)
-        for each in (a, b, c):
-            await liar.connect(each.host.addresses[0])
+        for node in (a, b, c):
+            await liar.connect(node.host.addresses[0])
         await b.host.connect(a.host.addresses[0])
         await c.host.connect(a.host.addresses[0])
         await eventually(lambda: b.has_found(c) and c.has_found(b))

@@ -32,9 +32,9 @@ class World:
 
     def closest(self, key: bytes) -> list[str]:
         place = _place(key)
-        alive = [each for each in self.nodes.values() if each.is_alive]
-        alive.sort(key=lambda each: each.place ^ place)
-        return [each.peer_id for each in alive[:CLOSEST]]
+        alive = [node for node in self.nodes.values() if node.is_alive]
+        alive.sort(key=lambda node: node.place ^ place)
+        return [node.peer_id for node in alive[:CLOSEST]]
 
 
 class Node:
@@ -50,7 +50,7 @@ class Node:
         self.is_alive = True
         self.connected: dict[str, None] = {}
         self.records = ProviderRecords()
-        self.all = tuple(Interest("family", each) for each in sort_values)
+        self.all = tuple(Interest("family", sort_value) for sort_value in sort_values)
         self.changed = trio.Event()
         self.book = PeerBook(1000, self.random)
         self.candidates = Candidates(self, self.book, self, lambda peer, sort_value: None, 200)
@@ -67,7 +67,7 @@ class Node:
         world.nodes[self.peer_id] = self
 
     def connected_peers(self) -> list[str]:
-        return [each for each in self.connected if self.world.nodes[each].is_alive]
+        return [peer for peer in self.connected if self.world.nodes[peer].is_alive]
 
     def found(self, peer_id: str, addresses: Sequence[str], sort_value: str | None = None) -> None:
         if self.candidates.found(peer_id, addresses, sort_value):
@@ -82,7 +82,7 @@ class Node:
             await self.changed.wait()
 
     def want(self, *sort_values: str) -> None:
-        self.all = tuple(Interest("family", each) for each in sort_values)
+        self.all = tuple(Interest("family", sort_value) for sort_value in sort_values)
         self.changed.set()
         self.changed = trio.Event()
 
@@ -99,7 +99,7 @@ class Node:
 
     async def closest(self, key: bytes) -> list[str]:
         await trio.sleep(0.5 + self.random.random())
-        return [each for each in self.world.closest(key) if each != self.peer_id]
+        return [peer for peer in self.world.closest(key) if peer != self.peer_id]
 
     async def exchange(
         self, peer_id: str, announce: Sequence[bytes], ask: Sequence[bytes]
@@ -110,7 +110,7 @@ class Node:
             raise PeerError("it is dead")
         self.world.messages += 1
         for key in announce:
-            addresses = [each.encode() for each in self.addresses]
+            addresses = [address.encode() for address in self.addresses]
             peer.records.add(key, self.peer_id, addresses, self.source, trio.current_time())
         return {key: peer.told(key) for key in ask}
 
@@ -123,16 +123,18 @@ class Node:
 
     def known_providers(self, key: bytes) -> list[FoundProvider]:
         return [
-            FoundProvider(each.peer_id, tuple(address.decode() for address in each.addresses))
-            for each in self.records.providers(key, trio.current_time())
-            if self.world.nodes[each.peer_id].is_alive
+            FoundProvider(
+                provider.peer_id, tuple(address.decode() for address in provider.addresses)
+            )
+            for provider in self.records.providers(key, trio.current_time())
+            if self.world.nodes[provider.peer_id].is_alive
         ]
 
     def sharing(self) -> set[str]:
         """Everybody else who is alive and likes something that this node likes."""
-        likes = {each.sort_value for each in self.all}
-        others = [each for each in self.world.nodes.values() if each.is_alive and each is not self]
-        return {each.peer_id for each in others if likes & {liked.sort_value for liked in each.all}}
+        likes = {interest.sort_value for interest in self.all}
+        others = [node for node in self.world.nodes.values() if node.is_alive and node is not self]
+        return {node.peer_id for node in others if likes & {liked.sort_value for liked in node.all}}
 
     def has_met_enough(self) -> bool:
         met = set(self.connected_peers()) & self.sharing()
@@ -154,7 +156,7 @@ async def test_nodes_meet_those_who_share_an_interest_without_meeting_everyone(
             nursery.start_soon(node.discovery.run)
 
         for number in range(NODES):
-            likes = world.random.sample([f"model {each}" for each in range(MODELS)], LIKES)
+            likes = world.random.sample([f"model {number}" for number in range(MODELS)], LIKES)
             node = Node(world, number, likes if number else [])
             start(node, world.nodes["node 0"])
         await trio.sleep(SECONDS)

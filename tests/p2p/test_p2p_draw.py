@@ -55,23 +55,27 @@ CASES = {
 def expected_shares(candidates: list[PeerCandidate]) -> list[float]:
     """The formula of the documentation, written down a second time."""
     attractions = []
-    for each in candidates:
-        latency = UNKNOWN_LATENCY if each.latency is None else max(each.latency, MIN_LATENCY)
-        attractions.append(each.overlap / latency)
+    for candidate in candidates:
+        latency = (
+            UNKNOWN_LATENCY if candidate.latency is None else max(candidate.latency, MIN_LATENCY)
+        )
+        attractions.append(candidate.overlap / latency)
     least = FLOOR * max(attractions)
-    found = [
-        (least if attraction < least else attraction) * (1 + each.behind) / (1 + each.failures)
-        for attraction, each in zip(attractions, candidates, strict=True)
+    weights_of_all = [
+        (least if attraction < least else attraction)
+        * (1 + candidate.behind)
+        / (1 + candidate.failures)
+        for attraction, candidate in zip(attractions, candidates, strict=True)
     ]
-    return [each / sum(found) for each in found]
+    return [weight / sum(weights_of_all) for weight in weights_of_all]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_frequencies_are_those_of_the_formula(case):
     candidates, rng = CASES[case], Random(case)
-    found, shares = weights(candidates), expected_shares(candidates)
-    assert [each / sum(found) for each in found] == pytest.approx(shares)
-    drawn = Counter(draw(found, 1, rng)[0] for _ in range(DRAWS))
+    weights_found, shares = weights(candidates), expected_shares(candidates)
+    assert [weight / sum(weights_found) for weight in weights_found] == pytest.approx(shares)
+    drawn = Counter(draw(weights_found, 1, rng)[0] for _ in range(DRAWS))
     assert [drawn[index] / DRAWS for index in range(len(shares))] == pytest.approx(
         shares, abs=0.026
     )
@@ -79,20 +83,20 @@ def test_the_frequencies_are_those_of_the_formula(case):
 
 def test_several_are_drawn_one_after_the_other_without_repetition():
     """The second place, too, goes by weight among those that are left."""
-    found, rng = [6.0, 3.0, 1.0], Random(5)
-    drawn = Counter(tuple(draw(found, 2, rng)) for _ in range(DRAWS))
+    attractions, rng = [6.0, 3.0, 1.0], Random(5)
+    drawn = Counter(tuple(draw(attractions, 2, rng)) for _ in range(DRAWS))
     for first, second in drawn:
-        share = found[first] / 10 * found[second] / (10 - found[first])
+        share = attractions[first] / 10 * attractions[second] / (10 - attractions[first])
         assert drawn[first, second] / DRAWS == pytest.approx(share, abs=0.026)
     assert len(drawn) == 6
-    assert sorted(draw(found, 9, rng)) == [0, 1, 2]
+    assert sorted(draw(attractions, 9, rng)) == [0, 1, 2]
 
 
 @given(CANDIDATES)
 def test_nobody_is_left_out_however_far_and_small(candidates):
-    found = weights(candidates)
-    conduct = [(1 + each.behind) / (1 + each.failures) for each in candidates]
-    fair = [weight / factor for weight, factor in zip(found, conduct, strict=True)]
+    weights_found = weights(candidates)
+    conduct = [(1 + candidate.behind) / (1 + candidate.failures) for candidate in candidates]
+    fair = [weight / factor for weight, factor in zip(weights_found, conduct, strict=True)]
     assert min(fair) >= FLOOR * max(fair) * 0.999 > 0
 
 

@@ -72,7 +72,7 @@ async def test_a_stream_is_used_again_for_a_while(host, streams, autojump_clock)
 async def test_two_fetches_at_once_take_two_streams_and_one_is_kept(host, streams):
     async with streams.open("peer", EVENTS_PROTOCOL), streams.open("peer", EVENTS_PROTOCOL):
         pass
-    assert [each.is_open for each in host.opened].count(True) == 1
+    assert [stream.is_open for stream in host.opened].count(True) == 1
     await use(streams)
     assert len(host.opened) == 2
 
@@ -89,7 +89,7 @@ async def test_a_kept_stream_that_had_ended_is_told_from_a_failure(host, streams
     with pytest.raises(type(error)) as within_answer:
         await use(streams, error, within_answer=True)
     assert not isinstance(within_answer.value, StaleStreamError)
-    assert not any(each.is_open for each in host.opened)
+    assert not any(stream.is_open for stream in host.opened)
 
 
 async def test_a_stream_on_which_a_fetch_failed_is_not_kept(host, streams):

@@ -107,7 +107,7 @@ async def test_the_largest_request_again_and_again(tmp_path, sdk_cars, sdk_event
             for _ in range(2):
                 await frames.send([request(ids)], PATIENCE)
                 answer = [await frames.receive(PATIENCE) for _ in range(21)]
-                assert sum(len(each or b"") - 1 for each in answer if each[:1] == END) == 7840
+                assert sum(len(frame or b"") - 1 for frame in answer if frame[:1] == END) == 7840
 
         streams = await streams_of(peer, victim.p2p.peer_id, EVENTS_BY_ID_PROTOCOL, 4)
         async with trio.open_nursery() as nursery:
@@ -180,7 +180,7 @@ def bad_answers(asked: Held, other: Held) -> list[tuple[list[bytes], str]]:
 
 async def fetch_from(answers: list[bytes], wanted: SoughtIds) -> None:
     """Fetch from a peer that sends these frames, whatever it is asked."""
-    ours, theirs = (FrameStream(each, MAX_FRAME) for each in memory_stream_pair())
+    ours, theirs = (FrameStream(stream, MAX_FRAME) for stream in memory_stream_pair())
     await theirs.send(answers, PATIENCE)
     await theirs._stream.send_eof()
     await ask(ours, wanted)
@@ -228,7 +228,7 @@ async def test_searches_for_nothing_are_paced_by_address(autojump_clock):
                 nursery.start_soon(search_for_ever, address)
     most = (burst + seconds * rate) / len(KEYS) + 1
     assert len(number) == 3
-    assert all(most / 2 < each <= most for each in number.values()), number
+    assert all(most / 2 < count <= most for count in number.values()), number
 
 
 async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clock):
@@ -246,7 +246,7 @@ async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clo
 
 
 async def test_a_stream_that_asks_too_much_waits_and_is_answered(sdk_events, autojump_clock):
-    ours, theirs = (FrameStream(each, MAX_FRAME) for each in memory_stream_pair())
+    ours, theirs = (FrameStream(stream, MAX_FRAME) for stream in memory_stream_pair())
     keys = real_keys(sdk_events)
     searches = Searches(keys, KeyRateLimit(rate=len(keys), burst=len(keys)))
 

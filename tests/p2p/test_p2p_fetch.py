@@ -81,11 +81,11 @@ async def test_who_delivers_a_key_by_its_id_has_told_it_before_others_hear_of_it
     store, sdk_events, monkeypatch
 ):
     """Else it would be pushed back."""
-    table, told = FetchTable(), {}
+    table, sources = FetchTable(), {}
     admit = store.admit_remote
 
     async def admit_remote(events):
-        told.update((key, table.sources_of(key)) for key, _ in events)
+        sources.update((key, table.sources_of(key)) for key, _ in events)
         return await admit(events)
 
     monkeypatch.setattr(store, "admit_remote", admit_remote)
@@ -93,7 +93,7 @@ async def test_who_delivers_a_key_by_its_id_has_told_it_before_others_hear_of_it
     sought = SoughtIds(KeyRange(*network_range(NETWORK)), ids, in_order=False)
     source = Source(sdk_events)
     await fetcher(store, source, table).perform(FetchById(sought))
-    assert told == {key: ("peer",) for key, _ in sdk_events}
+    assert sources == {key: ("peer",) for key, _ in sdk_events}
 
 
 async def test_what_comes_is_admitted_and_what_does_not_is_told(store, sdk_events):
@@ -111,7 +111,7 @@ async def test_events_that_are_refused_are_told_and_not_asked_for_again(store, s
     broken = bytearray(block)
     broken[-1] ^= 1
     source = Source([*good, (key, bytes(broken))])
-    keys = [each for each, _ in sdk_events[:4]]
+    keys = [key for key, _ in sdk_events[:4]]
     assert await fetcher(store, source).obtain(keys) == [key]
     source.asked.clear()
     assert await fetcher(store, source).obtain(keys) == [key]

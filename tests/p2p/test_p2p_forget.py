@@ -29,7 +29,7 @@ def history(unique: bytes, changes: int = 5) -> list[Event]:
 async def bytes_of(store: Store, events: list[Event]) -> list[bool]:
     """Which of some events have their bytes here."""
     return [
-        car is not None for car in await store.reader.cars_by_cid([each.cid for each in events])
+        car is not None for car in await store.reader.cars_by_cid([event.cid for event in events])
     ]
 
 

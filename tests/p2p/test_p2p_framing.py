@@ -19,10 +19,10 @@ frames = st.lists(st.binary(max_size=300), max_size=8)
 
 
 def decode_all(decoder: FrameDecoder) -> list[bytes]:
-    found = []
+    frames = []
     while (frame := decoder.next_frame()) is not None:
-        found.append(frame)
-    return found
+        frames.append(frame)
+    return frames
 
 
 @given(frames, st.data())

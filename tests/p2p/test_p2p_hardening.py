@@ -78,7 +78,7 @@ def test_a_peer_id_of_any_length_is_written_at_once():
     key = create_new_key_pair().public_key
     assert ID.from_base58(str(ID.from_pubkey(key))) == ID.from_pubkey(key)
     long = [ID(bytes([1]) * (1 << 22)), ID(bytes([2]) * (1 << 22))]
-    assert len({str(each) for each in long}) == 2
+    assert len({str(peer_id) for peer_id in long}) == 2
     with pytest.raises(ValueError, match="4194304 characters"):
         ID.from_base58("Q" * (1 << 22))
     part = b"\x01\x72\x00" + encode_varint(1 << 22) + bytes(1 << 22)

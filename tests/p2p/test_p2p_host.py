@@ -182,7 +182,7 @@ async def test_a_peer_that_comes_back_is_asked_again():
 async def host_pair() -> AsyncIterator[tuple[Host, Host]]:
     """Two hosts. If both dial, they keep the connection that the second one has dialled."""
     async with loopback_host() as a, loopback_host() as b:
-        lasting, spare = sorted((a, b), key=lambda each: each.libp2p.get_id().to_bytes())
+        lasting, spare = sorted((a, b), key=lambda host: host.libp2p.get_id().to_bytes())
         yield spare, lasting
 
 
@@ -256,7 +256,7 @@ async def test_a_name_in_an_address_is_looked_up(kind: str) -> None:
     port_and_peer = "/tcp/4101/p2p/12D3KooWFyT2abvq5aR22xgfTQHhUagYbS7isLs6JJYexarLLQ6z"
     resolved = await resolve(Multiaddr(f"/{kind}/localhost{port_and_peer}"))
     assert resolved
-    assert {str(each) for each in resolved} <= {
+    assert {str(address) for address in resolved} <= {
         f"/ip4/127.0.0.1{port_and_peer}",
         f"/ip6/::1{port_and_peer}",
     }
@@ -267,14 +267,14 @@ async def test_a_name_in_an_address_is_looked_up(kind: str) -> None:
 
 async def test_a_bug_in_what_is_told_of_new_peers_does_not_end_the_process():
     """The library identifies peers in a system task of trio: its exceptions end everything."""
-    told = []
+    announced = []
 
     def fail(peer_id: str, addresses: list[str]) -> None:
-        told.append(peer_id)
+        announced.append(peer_id)
         raise RuntimeError("a bug")
 
     async with loopback_host() as a, loopback_host() as b:
         b.on_identified(fail)
         await a.connect(b.addresses[0])
-        await eventually(lambda: told == [a.peer_id])
+        await eventually(lambda: announced == [a.peer_id])
         assert b.is_connected(a.peer_id)

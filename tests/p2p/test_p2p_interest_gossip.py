@@ -50,8 +50,8 @@ async def test_both_sides_know_the_other_s_interests_at_once_and_after_each_chan
     async with node(tmp_path / "a", **NEVER) as a, node(tmp_path / "b", **NEVER) as b:
 
         def known() -> bool:
-            told = a.p2p._book.interests(b.p2p.peer_id), b.p2p._book.interests(a.p2p.peer_id)
-            return told == (b.store.wanted.ranges, a.store.wanted.ranges)
+            known = a.p2p._book.interests(b.p2p.peer_id), b.p2p._book.interests(a.p2p.peer_id)
+            return known == (b.store.wanted.ranges, a.store.wanted.ranges)
 
         await a.store.wanted.add(BLOG)
         await b.p2p.connect(a.address)
@@ -73,29 +73,32 @@ async def test_a_peer_with_disjoint_interests_gets_no_recon_bytes(tmp_path, monk
         await a.store.wanted.add(BLOG)
         await b.store.wanted.add(PHOTOS)
         await b.p2p.connect(a.address)
-        for each, other in ((a, b), (b, a)):
-            await each.p2p._gossip.wait_for_interests(other.p2p.peer_id)
+        for side, other in ((a, b), (b, a)):
+            await side.p2p._gossip.wait_for_interests(other.p2p.peer_id)
         for number in range(10):
             await a.store.admit_local([event_in(BLOG, number)])
             await b.store.admit_local([event_in(PHOTOS, number)])
             await trio.sleep(QUICK["sync_interval"])
         counters = a.p2p.counters, b.p2p.counters
-        assert [each.recon_bytes_sent + each.recon_bytes_received for each in counters] == [0, 0]
-        assert [each.sessions_initiated for each in counters] == [0, 0]
+        assert [counts.recon_bytes_sent + counts.recon_bytes_received for counts in counters] == [
+            0,
+            0,
+        ]
+        assert [counts.sessions_initiated for counts in counters] == [0, 0]
         await b.store.wanted.add(BLOG)
         await eventually(lambda: len(b.store.keys) == 20)
         assert len(a.store.keys) == 10
-        await eventually(lambda: all(each.recon_bytes_sent for each in counters))
+        await eventually(lambda: all(counts.recon_bytes_sent for counts in counters))
 
 
 async def test_what_becomes_common_is_synced_at_once(tmp_path):
     """Whichever side has changed its mind, and if both did at once."""
     async with node(tmp_path / "a", **NEVER) as a, node(tmp_path / "b", **NEVER) as b:
-        for each, own in ((a, MUSIC), (b, MUSIC)):
-            await each.store.wanted.add(own)
+        for side, own in ((a, MUSIC), (b, MUSIC)):
+            await side.store.wanted.add(own)
         await b.p2p.connect(a.address)
-        for each, other in ((a, b), (b, a)):
-            await each.p2p._gossip.wait_for_interests(other.p2p.peer_id)
+        for side, other in ((a, b), (b, a)):
+            await side.p2p._gossip.wait_for_interests(other.p2p.peer_id)
         await a.store.admit_local([event_in(BLOG), event_in(PHOTOS)])
         await a.store.wanted.add(BLOG)
         await eventually(
@@ -226,8 +229,8 @@ def two(nursery):
 
 
 async def meet(*sides: Side) -> None:
-    for each in sides:
-        each.gossip.meet(each.other.peer_id)
+    for side in sides:
+        side.gossip.meet(side.other.peer_id)
     await trio.sleep(1)
 
 
@@ -250,22 +253,22 @@ async def test_the_side_that_changes_its_mind_syncs_about_what_is_newly_common(t
         waiting.wanted.want(PHOTOS)
         await trio.sleep(1)
         assert waiting.about == [[range_of(PHOTOS)]]
-        for each in two:
-            each.about.clear()
-            each.wanted.all = ()
-            each.wanted.want(MUSIC)
+        for gossip in two:
+            gossip.about.clear()
+            gossip.wanted.all = ()
+            gossip.wanted.want(MUSIC)
         await trio.sleep(1)
         assert (changing.about, waiting.about) == ([], [])
 
 
 async def test_if_statements_cross_one_side_syncs(two, autojump_clock):
     await meet(*two)
-    for each in two:
-        each.wanted.want(BLOG)
+    for gossip in two:
+        gossip.wanted.want(BLOG)
     await trio.sleep(1)
-    assert [each.about for each in two] == [[[range_of(BLOG)]], []]
-    for each in two:
-        assert each.book.interests(each.other.peer_id) == each.wanted.ranges
+    assert [gossip.about for gossip in two] == [[[range_of(BLOG)]], []]
+    for gossip in two:
+        assert gossip.book.interests(gossip.other.peer_id) == gossip.wanted.ranges
 
 
 async def test_many_changes_make_few_statements(two, autojump_clock):

@@ -33,9 +33,9 @@ PREFIX = st.lists(SOME_BYTES, max_size=FIELDS_SIZE).map(b"".join)
 def apart(prefixes) -> list[bytes]:
     """The prefixes that start with no other one."""
     return sorted(
-        each
-        for each in set(prefixes)
-        if not any(each != other and each.startswith(other) for other in prefixes)
+        prefix
+        for prefix in set(prefixes)
+        if not any(prefix != other and prefix.startswith(other) for other in prefixes)
     )
 
 
@@ -46,7 +46,7 @@ def test_vectors(row):
     statement = state(network, ranges, bytes.fromhex(row["known"]))
     assert statement.encode().hex() == row["statement"]
     assert statement.digest.hex() == row["digest"]
-    assert [each.hex() for each in statement.prefixes] == row["prefixes"]
+    assert [prefix.hex() for prefix in statement.prefixes] == row["prefixes"]
     read = decode(bytes.fromhex(row["statement"]))
     assert read == statement
     assert read.network_id == row["network_id"] == network.id
@@ -57,7 +57,7 @@ def test_vectors(row):
 def test_the_statements_on_the_page_are_vectors():
     page = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
     text = page.split("## Interests: ")[1].split("\n## ")[0].split("that must be refused.")[1]
-    shown = [each.replace(" ", "").replace("\n", "") for each in text.strip().split("\n\n")]
+    shown = [block.replace(" ", "").replace("\n", "") for block in text.strip().split("\n\n")]
     assert shown == [VECTORS["statements"][1]["statement"], VECTORS["statements"][2]["statement"]]
 
 
@@ -69,18 +69,18 @@ def test_what_is_refused(row):
 
 @given(st.lists(PREFIX, max_size=30), DIGEST)
 def test_a_statement_says_exactly_what_the_interests_are(prefixes, known):
-    ranges = [KeyRange(*prefix_range(NETWORK, each)) for each in prefixes]
+    ranges = [KeyRange(*prefix_range(NETWORK, prefix)) for prefix in prefixes]
     statement = state(NETWORK, ranges, known)
     assert list(statement.prefixes) == apart(prefixes)
     read = decode(statement.encode())
     assert (read, read.known, read.digest) == (statement, known, statement.digest)
-    told = read.ranges(NETWORK)
-    for each in apart(prefixes):
-        lower, upper = prefix_range(NETWORK, each)
-        assert any(one <= lower and upper <= other for one, other in told)
-    size = sum(256 ** (FIELDS_SIZE - len(each)) for each in apart(prefixes))
+    covered = read.ranges(NETWORK)
+    for prefix in apart(prefixes):
+        lower, upper = prefix_range(NETWORK, prefix)
+        assert any(one <= lower and upper <= other for one, other in covered)
+    size = sum(256 ** (FIELDS_SIZE - len(prefix)) for prefix in apart(prefixes))
     fields = slice(-FIELDS_SIZE, None)
-    bounds = [(EventId(one).prefix[fields], EventId(two).prefix[fields]) for one, two in told]
+    bounds = [(EventId(one).prefix[fields], EventId(two).prefix[fields]) for one, two in covered]
     assert size == sum(int.from_bytes(two) - int.from_bytes(one) + 1 for one, two in bounds)
 
 
@@ -88,16 +88,16 @@ def test_a_statement_says_exactly_what_the_interests_are(prefixes, known):
 def test_a_shard_is_told_by_few_prefixes_and_read_as_one_range(count, data):
     shard = Shard.of(data.draw(st.integers(1, count)), count)
     other = Shard.of(data.draw(st.integers(1, count)), count)
-    wanted = [Interest("family", "blog", None, None, each) for each in (shard, other)]
+    wanted = [Interest("family", "blog", None, None, part) for part in (shard, other)]
     for interests in (wanted[:1], wanted):
         ranges = key_ranges(NETWORK, interests)
         statement = decode(state(NETWORK, ranges).encode())
         assert len(statement.prefixes) <= 768 * len(interests)
-        told = statement.ranges(NETWORK)
-        assert len(told) <= len(ranges)
-        assert all(any(a <= c and d <= b for a, b in told) for c, d in ranges)
-        assert told[0].lower == ranges[0].lower
-        assert told[-1].upper == ranges[-1].upper
+        covered = statement.ranges(NETWORK)
+        assert len(covered) <= len(ranges)
+        assert all(any(a <= c and d <= b for a, b in covered) for c, d in ranges)
+        assert covered[0].lower == ranges[0].lower
+        assert covered[-1].upper == ranges[-1].upper
 
 
 @given(st.lists(PREFIX, min_size=1, max_size=12), DIGEST, st.data())
@@ -129,14 +129,14 @@ def test_no_interests_and_the_whole_network_are_told_apart():
 
 def test_more_interests_than_fit_are_covered(rng):
     prefixes = [rng.randbytes(rng.choice((8, 16, 20))) for _ in range(3 * MAX_PREFIXES)]
-    ranges = [KeyRange(*prefix_range(NETWORK, each)) for each in prefixes]
+    ranges = [KeyRange(*prefix_range(NETWORK, prefix)) for prefix in prefixes]
     raw = state(NETWORK, ranges).encode()
     assert len(raw) <= MAX_STATEMENT
-    told = decode(raw).ranges(NETWORK)
-    assert 1 <= len(told) <= MAX_PREFIXES
+    covered = decode(raw).ranges(NETWORK)
+    assert 1 <= len(covered) <= MAX_PREFIXES
     for lower, _ in ranges:
         inside = EventId(lower[: -len(b"\0\x01\x55\0\0")] + b"\x01" + bytes.fromhex("01550000"))
-        assert covers(told, inside)
+        assert covers(covered, inside)
 
 
 def test_a_full_statement_fits(rng):

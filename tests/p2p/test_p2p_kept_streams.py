@@ -67,8 +67,8 @@ async def test_many_sessions_take_one_stream(tmp_path, sdk_cars):
         opened = streams_opened(a, "recon"), streams_opened(b, "recon")
         await b.p2p.connect(a.address)
         counters = a.p2p.counters, b.p2p.counters
-        await eventually(lambda: min(each.sessions_initiated for each in counters) >= 10)
-        assert [len(each) for each in opened] == [1, 1]
+        await eventually(lambda: min(counts.sessions_initiated for counts in counters) >= 10)
+        assert [len(streams) for streams in opened] == [1, 1]
         assert {*a.outcomes(), *b.outcomes()} == {"agreed"}
         sizes = {(report.bytes_sent, report.bytes_received) for report in b.p2p.sync_reports}
         assert len(sizes) == 2, "bytes are counted for each session: as initiator, as responder"
@@ -137,17 +137,17 @@ async def test_kept_streams_take_no_slot_and_are_one_a_peer(tmp_path):
 
 
 async def test_each_session_on_a_stream_has_the_interests_of_its_time(tmp_path):
-    some = KeyRange(*sort_value_range(NETWORK, "some"))
+    key_range = KeyRange(*sort_value_range(NETWORK, "some"))
     other = KeyRange(*sort_value_range(NETWORK, "other"))
     async with asking(tmp_path) as (victim, peer, open_frames):
         frames = await open_frames()
-        assert await ask(frames, some) == AGREED
-        await eventually(lambda: victim.p2p._book.interests(peer.peer_id) == [some])
+        assert await ask(frames, key_range) == AGREED
+        await eventually(lambda: victim.p2p._book.interests(peer.peer_id) == [key_range])
         assert await ask(frames, other) == AGREED
-        await eventually(lambda: {*victim.p2p._book.interests(peer.peer_id)} == {some, other})
+        await eventually(lambda: {*victim.p2p._book.interests(peer.peer_id)} == {key_range, other})
         await victim.store.wanted.add(Interest("model", "some", None, None))
         assert await ask(frames, other) == Message(verdict=MessageFlag.REFUSED)
-        assert (await ask(frames)).key_range == some
+        assert (await ask(frames)).key_range == key_range
 
 
 async def test_a_peer_that_is_gone_gives_its_place_back(tmp_path):
@@ -215,8 +215,8 @@ async def test_a_responder_waits_only_so_long(autojump_clock, end):
 async def test_streams_of_frozen_or_lost_peers_are_ended_side_by_side(autojump_clock):
     kept = KeptStreams()
     streams = [opened(str(number), seconds=2) for number in range(20)]
-    for each in streams:
-        await kept.put(each)
+    for stream in streams:
+        await kept.put(stream)
     for lost in streams[:2]:
         lost.stream.is_open = False
     assert (await kept.take("2")).stream is streams[2].stream

@@ -36,8 +36,8 @@ async def do(meter: Meter, steps: Iterable[None]) -> None:
 
 async def test_openings_of_ranges_that_nobody_has_are_paced_by_address(autojump_clock):
     """By 110 bytes each, one address had this node sketch all its keys, as fast as it asked."""
-    each = 2 * LOOKS * len(KEYS)
-    rate_limit = KeyRateLimit(rate=each / 2, burst=2 * each)
+    looks = 2 * LOOKS * len(KEYS)
+    rate_limit = KeyRateLimit(rate=looks / 2, burst=2 * looks)
     made = dict.fromkeys(["192.0.2.1", "2001:db8::1"], 0)
     numbers = iter(range(1000))
 

@@ -133,7 +133,8 @@ async def _started(pid: int, log: Path, large_event: EventId) -> Daemon:
     ready: list[dict[str, str]] = []
     await eventually(
         lambda: (
-            ready.extend(each for each in started._entries() if each["event"] == "Ready") or ready
+            ready.extend(entry for entry in started._entries() if entry["event"] == "Ready")
+            or ready
         )
     )
     started.peer_id, started.address = ready[0]["peer_id"], ready[0]["addresses"][0]
@@ -200,7 +201,7 @@ async def test_an_attack_is_within_the_budget(daemon, turn, tmp_path, name):
 
 
 async def test_all_attacks_together_are_within_the_budget(daemon, turn, tmp_path):
-    attacks = [each for some in attacks_on(daemon, turn).values() for each in some[:1]]
+    attacks = [attack for many in attacks_on(daemon, turn).values() for attack in many[:1]]
     grown = await under_attack(daemon, attacks, tmp_path)
     print(f"all: {grown / MIB:.0f} MiB")
     # Each attack leaves pieces of its own; without a budget they reach 500 MiB.

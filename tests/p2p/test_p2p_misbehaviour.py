@@ -75,7 +75,9 @@ async def test_garbage_on_the_recon_stream(tmp_path, sdk_cars):
                 await stream.send_all(sends)
                 with suppress(trio.BrokenResourceError):
                     await read_to_end(stream)
-                await eventually(lambda it=outcome: any(it in each for each in victim.outcomes()))
+                await eventually(
+                    lambda it=outcome: any(it in outcome for outcome in victim.outcomes())
+                )
                 assert victim.failures(peer.peer_id) >= MISBEHAVED
         await assert_still_serves(victim, tmp_path)
 

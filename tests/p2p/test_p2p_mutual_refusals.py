@@ -32,15 +32,15 @@ one, and two sessions at once share the events, in any proportion."""
 
 def totals(*nodes: Node) -> list[tuple[int, int]]:
     """How many sessions failed at each, and how many bytes of events it fetched."""
-    counters = [each.p2p.counters for each in nodes]
-    return [(each.sessions_failed, each.event_bytes_received) for each in counters]
+    counters = [node.p2p.counters for node in nodes]
+    return [(counts.sessions_failed, counts.event_bytes_received) for counts in counters]
 
 
 async def sessions(number: int, *nodes: Node) -> None:
     """Wait until they have begun so many more."""
 
     def begun() -> int:
-        return sum(each.p2p.counters.sessions_initiated for each in nodes)
+        return sum(node.p2p.counters.sessions_initiated for node in nodes)
 
     until = begun() + number
     await eventually(lambda: begun() >= until)
@@ -66,14 +66,14 @@ async def fill(data_dir, cars: list[bytes], monkeypatch) -> None:
         settings = StoreSettings(verifiers=0)
         async with open_store(data_dir, NETWORK, settings=settings) as store:
             verdicts = await store.admit_local(cars)
-            assert {each.status for each in verdicts} == {"new"}
+            assert {verdict.status for verdict in verdicts} == {"new"}
 
 
 async def test_all_others_arrive_and_nothing_is_asked_for_again(tmp_path, version, monkeypatch):
     monkeypatch.setattr(book, "AFTER_FAILURE", Backoff(first=0.05, longest=0.2))
     monkeypatch.setattr(fetch, "MAX_INVALID", MAX_INVALID)
-    good = {side: [each.car for each in events(side, GOOD)] for side in "ab"}
-    bad = {side: [forged(each).car for each in events(f"bad {side}", REFUSED)] for side in "ab"}
+    good = {side: [event.car for event in events(side, GOOD)] for side in "ab"}
+    bad = {side: [forged(event).car for event in events(f"bad {side}", REFUSED)] for side in "ab"}
     for side in "ab":
         await fill(tmp_path / side, good[side] + bad[side], monkeypatch)
     options = {"versions": [version], "sync_interval": 0.1, "ceramic_one": False}
@@ -85,8 +85,8 @@ async def test_all_others_arrive_and_nothing_is_asked_for_again(tmp_path, versio
         ends = f"agreed but for {left_out} here and {left_out} by the peer"
         await eventually(lambda: a.outcomes()[-1:] == b.outcomes()[-1:] == [ends])
         assert a.p2p.counters.sessions_failed, "it went on in further sessions"
-        reports = [each.p2p.sync_reports[-1] for each in (a, b)]
-        counts = {(each.keys_left_out, each.keys_left_out_by_peer) for each in reports}
+        reports = [side.p2p.sync_reports[-1] for side in (a, b)]
+        counts = {(report.keys_left_out, report.keys_left_out_by_peer) for report in reports}
         assert counts == {(REFUSED, REFUSED)}
         # From now on all sessions end well, nothing is fetched, and nobody is to blame.
         await sessions(4, a, b)  # those that were under way
@@ -97,7 +97,7 @@ async def test_all_others_arrive_and_nothing_is_asked_for_again(tmp_path, versio
         await eventually(lambda: a.failures(b.p2p.peer_id) == b.failures(a.p2p.peer_id) == 0)
         if version is RECON_1_2:  # which need not be told again
             assert a.p2p.sync_reports[-1].bytes_received < 20 * REFUSED
-        late = [each.car for each in events("late", 3)]
+        late = [event.car for event in events("late", 3)]
         await a.store.admit_local(late)
         await eventually(lambda: len(b.store.keys) == both + len(late))
 
@@ -114,11 +114,11 @@ async def test_a_session_of_the_ring_that_we_end_says_nothing_of_what_the_peer_r
         return end(run, outcome, hung_up=hung_up)
 
     monkeypatch.setattr(RingRun, "end", noted)
-    bad = [forged(each).car for each in events("bad", REFUSED)]
+    bad = [forged(event).car for event in events("bad", REFUSED)]
     await fill(tmp_path / "a", bad, monkeypatch)
     async with (
         node(tmp_path / "a", versions=()) as a,
-        node(tmp_path / "b", [each.car for each in events("good", GOOD)], versions=()) as b,
+        node(tmp_path / "b", [event.car for event in events("good", GOOD)], versions=()) as b,
     ):
         await b.p2p.connect(a.address)
         await eventually(lambda: any("invalid here" in outcome for outcome, _ in endings))

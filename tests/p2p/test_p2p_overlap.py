@@ -38,7 +38,7 @@ def node_with_peers(
     stated: list[list[KeyRange]], ours: Sequence[Interest] = OURS
 ) -> tuple[Overlap, CountingKeys]:
     """A node that has two keys of each of its interests, and peers that state theirs."""
-    keys = CountingKeys(key(each, number) for each in EACH for number in range(2))
+    keys = CountingKeys(key(sort_value, number) for sort_value in EACH for number in range(2))
     wanted = SimpleNamespace(all=tuple(ours), ranges=key_ranges(NETWORK, ours))
     store: Any = SimpleNamespace(keys=keys, wanted=wanted, network=NETWORK)
     book = PeerBook(len(stated))
@@ -51,11 +51,14 @@ def node_with_peers(
 async def test_a_peer_is_described_by_what_it_shares(autojump_clock):
     shared = key_ranges(NETWORK, OURS[5:8])
     elsewhere = key_ranges(NETWORK, [Interest("family", "another")])
-    found, _ = node_with_peers([shared, elsewhere, key_ranges(NETWORK, OURS)])
-    assert found.describe(PEERS[0]) == (tuple(map(format_interest, OURS[5:8])), 3 / 50)
-    assert found.describe(PEERS[1]) == ((), 0.0)
-    assert found.describe(PEERS[2]) == (tuple(map(format_interest, OURS[: overlap.MAX_NAMED])), 1.0)
-    assert found.describe("a stranger") is None
+    overlaps, _ = node_with_peers([shared, elsewhere, key_ranges(NETWORK, OURS)])
+    assert overlaps.describe(PEERS[0]) == (tuple(map(format_interest, OURS[5:8])), 3 / 50)
+    assert overlaps.describe(PEERS[1]) == ((), 0.0)
+    assert overlaps.describe(PEERS[2]) == (
+        tuple(map(format_interest, OURS[: overlap.MAX_NAMED])),
+        1.0,
+    )
+    assert overlaps.describe("a stranger") is None
 
 
 async def test_another_shard_of_a_sort_value_is_not_shared(autojump_clock):
@@ -63,42 +66,42 @@ async def test_another_shard_of_a_sort_value_is_not_shared(autojump_clock):
     shards = [Interest("family", "large", controllers=Shard.of(n, 4)) for n in range(1, 5)]
     fifth = Interest("family", "large", controllers=Shard.of(2, 5))
     whole = Interest("family", "large")
-    theirs = [key_ranges(NETWORK, [each]) for each in (*shards, fifth, whole)]
-    found, _ = node_with_peers(theirs, ours=shards[:1])
-    shares = [found.shares(peer, "large") for peer in PEERS[: len(theirs)]]
+    theirs = [key_ranges(NETWORK, [shard]) for shard in (*shards, fifth, whole)]
+    overlap, _ = node_with_peers(theirs, ours=shards[:1])
+    shares = [overlap.shares(peer, "large") for peer in PEERS[: len(theirs)]]
     assert shares == [True, False, False, False, True, True]
-    assert shares == [found.shares(peer) for peer in PEERS[: len(theirs)]]
+    assert shares == [overlap.shares(peer) for peer in PEERS[: len(theirs)]]
 
 
 async def test_ranges_that_many_peers_want_are_counted_once_in_a_while(autojump_clock):
-    found, keys = node_with_peers([key_ranges(NETWORK, OURS[n : n + 10]) for n in range(40)])
+    overlap, keys = node_with_peers([key_ranges(NETWORK, OURS[n : n + 10]) for n in range(40)])
     for _ in range(3):
         for peer_id in PEERS:
-            found.describe(peer_id)
+            overlap.describe(peer_id)
     assert keys.counted == len(OURS)
     keys.add(key(EACH[0], 2))
-    assert found.describe(PEERS[0]) == (tuple(map(format_interest, OURS[:10])), 20 / 100)
+    assert overlap.describe(PEERS[0]) == (tuple(map(format_interest, OURS[:10])), 20 / 100)
     await trio.sleep(WEIGHED_EVERY)
-    assert found.describe(PEERS[0]) == (tuple(map(format_interest, OURS[:10])), 21 / 101)
+    assert overlap.describe(PEERS[0]) == (tuple(map(format_interest, OURS[:10])), 21 / 101)
 
 
 async def test_shares_in_ranges_that_differ_are_renewed_bit_by_bit(autojump_clock):
     stated = [
-        [KeyRange(key(each, 0) + bytes([n]), each.upper) for each in sorted(EACH)]
+        [KeyRange(key(sort_value, 0) + bytes([n]), sort_value.upper) for sort_value in sorted(EACH)]
         for n in range(len(PEERS))
     ]
-    found, keys = node_with_peers(stated)
-    assert {each[1] for each in map(found.describe, PEERS) if each} == {0.5}
+    overlap, keys = node_with_peers(stated)
+    assert {description[1] for description in map(overlap.describe, PEERS) if description} == {0.5}
     keys.counted = 0
-    for each in EACH:
-        keys.add(key(each, 2))
+    for sort_value in EACH:
+        keys.add(key(sort_value, 2))
     await trio.sleep(WEIGHED_EVERY)
     renewed = []
     for _ in range(10):
         before = keys.counted
-        descriptions = [found.describe(peer_id) for peer_id in PEERS]
+        descriptions = [overlap.describe(peer_id) for peer_id in PEERS]
         assert keys.counted - before <= COUNTED_AT_ONCE + 2 * len(EACH)
-        renewed.append(sum(each[1] == 2 / 3 for each in descriptions if each))
+        renewed.append(sum(description[1] == 2 / 3 for description in descriptions if description))
         await trio.sleep(1)
     assert 0 < renewed[0] < len(PEERS)
     assert renewed[-1] == len(PEERS), "each peer's turn comes"

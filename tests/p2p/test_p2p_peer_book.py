@@ -30,8 +30,8 @@ from recon_node.recon import KeyRange
 
 def book_of(*peer_ids: str, capacity: int = 100, rng=None) -> PeerBook:
     book = PeerBook(capacity, rng)
-    for each in peer_ids:
-        book.heard_of(each, [f"/ip4/10.0.0.1/tcp/1/p2p/{each}"])
+    for peer_id in peer_ids:
+        book.heard_of(peer_id, [f"/ip4/10.0.0.1/tcp/1/p2p/{peer_id}"])
     return book
 
 

@@ -46,7 +46,7 @@ def members_events(count: int, first: int = 0) -> list[bytes]:
     """The events of one stream of the member, and of several others."""
     inits = [init_event(MEMBER, MODEL, None, unique=b"%d" % n) for n in range(first, first + count)]
     change = data_event(MEMBER, inits[0], [inits[0].cid], {})
-    return [*(each.car for each in inits), change.car]
+    return [*(init.car for init in inits), change.car]
 
 
 def junk(count: int) -> list[bytes]:
@@ -95,10 +95,10 @@ async def test_unsigned_events_in_a_members_name_go_no_further(tmp_path, version
     """Whoever has them is not to blame, and they count as soon as the member builds on them."""
     did = controller_of(MEMBER)
     inits = [deterministic_init_event(did, MODEL, unique=b"%d" % n) for n in range(JUNK)]
-    made_up = [time_event(each, each.cid, tx_hash=bytes(32)) for each in inits[:10]]
+    made_up = [time_event(init, init.cid, tx_hash=bytes(32)) for init in inits[:10]]
     good = members_events(20)
     options = {"sync_interval": 0.1, "versions": [version], "recon": FEW, "ceramic_one": False}
-    cars = [*good, *(each.car for each in (*inits, *made_up))]
+    cars = [*good, *(init.car for init in (*inits, *made_up))]
     async with (
         node(tmp_path / "a", cars, **options) as a,
         node(tmp_path / "b", policy=members_only(), **options) as b,
@@ -119,10 +119,10 @@ async def test_unsigned_events_in_a_members_name_go_no_further(tmp_path, version
 
 async def test_what_finds_no_room_is_nobodys_fault(tmp_path, version):
     crowd = [init_event(MEMBER, MODEL, None, unique=b"crowd %d" % n) for n in range(3 * JUNK)]
-    made_up = [time_event(each, each.cid).car for each in crowd]
+    made_up = [time_event(event, event.cid).car for event in crowd]
     options = {"sync_interval": 0.1, "versions": [version], "recon": FEW, "ceramic_one": False}
     async with (
-        node(tmp_path / "a", [*(each.car for each in crowd), *made_up], **options) as a,
+        node(tmp_path / "a", [*(event.car for event in crowd), *made_up], **options) as a,
         node(tmp_path / "b", max_waiting=JUNK, **options) as b,
     ):
         await b.p2p.connect(a.address)
@@ -146,13 +146,13 @@ async def test_a_whole_sync_after_the_first_costs_next_to_nothing(tmp_path):
         await b.p2p.connect(a.address)
 
         def later():
-            return [each for each in b.p2p.sync_reports if each.protocol != PEER_RING][4:]
+            return [report for report in b.p2p.sync_reports if report.protocol != PEER_RING][4:]
 
-        await eventually(lambda: {each.role for each in later()} == {"initiator", "responder"})
-        first = next(each for each in b.p2p.sync_reports if each.protocol != PEER_RING)
-        for each in later():
-            assert each.outcome == f"{AGREED} but for {JUNK} keys left out here"
-            assert each.bytes_received < first.bytes_received / 5
+        await eventually(lambda: {report.role for report in later()} == {"initiator", "responder"})
+        first = next(report for report in b.p2p.sync_reports if report.protocol != PEER_RING)
+        for report in later():
+            assert report.outcome == f"{AGREED} but for {JUNK} keys left out here"
+            assert report.bytes_received < first.bytes_received / 5
         assert b.failures(a.p2p.peer_id) == a.failures(b.p2p.peer_id) == 0
 
 
@@ -169,8 +169,8 @@ async def test_junk_on_the_ring_of_ceramic_one_nodes(tmp_path, monkeypatch):
         more = members_events(2, first=100)
         await a.store.admit_local(more)
         await eventually(lambda: b.holds_as_many_as(len([*good, *more])))
-        reports = [each for each in b.p2p.sync_reports if each.protocol == MODEL_RING]
-        assert {each.outcome for each in reports} == {AGREED}
+        reports = [report for report in b.p2p.sync_reports if report.protocol == MODEL_RING]
+        assert {report.outcome for report in reports} == {AGREED}
         assert reports[0].keys_left_out == 30
         assert (a.failures(b.p2p.peer_id), b.failures(a.p2p.peer_id)) == (0, 0)
 
@@ -230,7 +230,7 @@ async def test_a_node_without_room_still_gives_and_takes_again_later(
         await eventually(lambda: len(short.p2p.sync_reports) > before)
         assert len(short.store.keys) == len(ours)
         own = await short.store.admit_local(late)
-        assert {each.status for each in own} == {"new"}, "the node's own clients can write"
+        assert {verdict.status for verdict in own} == {"new"}, "the node's own clients can write"
         free = 2 * short.store.disk.keep
         await eventually(lambda: len(short.store.keys) == len([*ours, *theirs, *late]))
         await eventually(lambda: short.ahash() == peer.ahash())

@@ -123,7 +123,7 @@ class _Pipe:
 
 @pytest.mark.parametrize("at_once", [1, 5, 1000])
 async def test_bytes_pass_however_they_are_cut(at_once):
-    left, right = (PrivateStream(_Pipe(each, at_once), KEY) for each in memory_stream_pair())
+    left, right = (PrivateStream(_Pipe(stream, at_once), KEY) for stream in memory_stream_pair())
     data = os.urandom(500)
     async with trio.open_nursery() as nursery:
         for part in (data[:1], data[1:100], data[100:]):

@@ -30,12 +30,12 @@ def test_records_are_bounded_fresh_and_the_newest_is_there(steps):
         now += pause
         records.add(key, peer, [b"address"], source, now)
         announced[key, peer] = now
-        held = {(each, p.peer_id) for each in KEYS for p in records.providers(each, now)}
+        held = {(key, p.peer_id) for key in KEYS for p in records.providers(key, now)}
         assert (key, peer) in held
         assert len(records) == len(held) <= IN_ALL
         assert all(now < announced[place] + LIFETIME for place in held)
-        assert max(Counter(each for each, _ in held).values()) <= PER_KEY
-        assert records.keys == len({each for each, _ in held})
+        assert max(Counter(key for key, _ in held).values()) <= PER_KEY
+        assert records.keys == len({key for key, _ in held})
     records.expire(now + LIFETIME)
     assert (len(records), records.keys, list(records.each_provider())) == (0, 0, [])
 
@@ -45,11 +45,11 @@ def test_a_peer_is_forgotten_in_all_keys(steps):
     records = ProviderRecords(PER_KEY, IN_ALL)
     for key, peer, source, _ in steps:
         records.add(key, peer, [], source, 0.0)
-    peers = {each.peer_id for each in records.each_provider()}
+    peers = {provider.peer_id for provider in records.each_provider()}
     assert len(list(records.each_provider())) == len(peers)
     for peer in peers:
         records.forget(peer)
-        assert peer not in {each.peer_id for each in records.each_provider()}
+        assert peer not in {provider.peer_id for provider in records.each_provider()}
     assert len(records) == records.keys == 0
 
 
@@ -60,9 +60,9 @@ def test_a_flood_for_one_key_replaces_only_the_floods_own_records():
         records.add(b"key", peer, [], f"192.0.2.{number}", 0.0)
     for number in range(1000):
         records.add(b"key", f"sybil {number}", [], "198.51.100.1", 1.0)
-    assert set(honest) <= {each.peer_id for each in records.providers(b"key", 2.0)}
+    assert set(honest) <= {provider.peer_id for provider in records.providers(b"key", 2.0)}
     records.add(b"key", "late", [], "192.0.2.77", 2.0)  # there is room for others, too
-    assert {*honest, "late"} <= {each.peer_id for each in records.providers(b"key", 2.0)}
+    assert {*honest, "late"} <= {provider.peer_id for provider in records.providers(b"key", 2.0)}
 
 
 def test_a_flood_of_keys_replaces_only_the_floods_own_records():

@@ -53,7 +53,7 @@ def real_key(stream: int, height: int = 0) -> EventId:
 
 
 SOME_KEYS = [real_key(number // 2, number % 2) for number in range(16)]
-BETWEEN = sorted({bound for each in SOME_KEYS for bound in streams_range(each, each)})
+BETWEEN = sorted({bound for key in SOME_KEYS for bound in streams_range(key, key)})
 """Bounds of ranges that do not cut a stream in two, as no interest does."""
 
 
@@ -81,8 +81,8 @@ async def pushing(nursery):
 def says(book: PeerBook, peer: str, *ranges: KeyRange) -> None:
     """A peer is asked for all of ours, and has asked for some ranges itself."""
     book.get(peer).asked_for_all_at = trio.current_time()
-    for each in ranges:
-        book.asked_for(peer, each)
+    for key_range in ranges:
+        book.asked_for(peer, key_range)
 
 
 async def reached(store, sessions, *keys: bytes) -> dict[str, list[KeyRange]]:
@@ -90,11 +90,11 @@ async def reached(store, sessions, *keys: bytes) -> dict[str, list[KeyRange]]:
     sessions.asked.clear()
     store.arrivals.add(keys)
     await trio.sleep(LOOPBACK.push_delay + 0.1)
-    found: dict[str, list[KeyRange]] = {}
+    ranges: dict[str, list[KeyRange]] = {}
     for peer, key_range in sessions.asked:
-        found.setdefault(peer, []).append(key_range)
+        ranges.setdefault(peer, []).append(key_range)
     await trio.sleep(LATER_WAVES)
-    return found
+    return ranges
 
 
 async def test_the_one_peer_of_eight_that_wants_an_event_is_always_reached(pushing, autojump_clock):
@@ -187,7 +187,7 @@ async def test_a_peer_that_states_its_interests_is_asked_about_the_changed_strea
         book.states(peer, [OURS[1]])
     book.states(PEERS[0], OURS)
     ids = sorted(real_key(number) for number in range(5))
-    streams = [KeyRange(*streams_range(each, each)) for each in ids]
+    streams = [KeyRange(*streams_range(id_, id_)) for id_ in ids]
     assert await reached(store, sessions, ids[3]) == {PEERS[0]: [streams[3]]}
     between = KeyRange(streams[1].lower, streams[3].upper)
     assert await reached(store, sessions, ids[3], ids[1]) == {PEERS[0]: [between]}
@@ -210,7 +210,7 @@ async def test_what_is_due_with_a_slow_peer_does_not_grow_without_end(pushing, a
     sessions.seconds.clear()
     await trio.sleep(2000)
     for key in keys[NEWS_AT_ONCE:]:
-        assert any(each.covers(key) for _, each in sessions.asked)
+        assert any(range_asked.covers(key) for _, range_asked in sessions.asked)
 
 
 async def test_a_key_does_not_wait_for_very_many_nor_for_keys_before_it(pushing, autojump_clock):
@@ -227,14 +227,14 @@ async def test_a_key_does_not_wait_for_very_many_nor_for_keys_before_it(pushing,
         await trio.sleep(LOOPBACK.push_delay + NEWS_TURN + NEWS_TIME + TOGETHER)
         assert (PEERS[0], KeyRange(*streams_range(key, key))) in sessions.asked
     of_many = KeyRange(*streams_range(many[0], many[-1]))
-    assert [each for _, each in sessions.asked if each == of_many] == [of_many]
+    assert [range_asked for _, range_asked in sessions.asked if range_asked == of_many] == [of_many]
     assert len(sessions.asked) == 1 + NEWS_AT_ONCE
 
 
 async def test_news_wait_a_moment_for_a_sync_that_may_bring_them(pushing, autojump_clock):
     _, book, sessions = pushing
     book.states(PEERS[0], OURS)
-    key, elsewhere = (KeyRange(*streams_range(each, each)) for each in SOME_KEYS[:3:2])
+    key, elsewhere = (KeyRange(*streams_range(of, of)) for of in SOME_KEYS[:3:2])
     sessions.seconds_of_peers = NEVER
     sessions.syncer.request(PEERS[0], [elsewhere])
     sessions.syncer.request(PEERS[0], [key], of_news=True)
@@ -253,24 +253,24 @@ def test_news_reach_exactly_those_who_want_them_and_did_not_tell_us(numbers, dat
     bounds = st.sampled_from(BETWEEN)
     some_ranges = st.lists(st.builds(KeyRange, bounds, bounds), max_size=8).map(merge_ranges)
     common = data.draw(st.lists(some_ranges, min_size=1, max_size=4))
-    told = {key: data.draw(st.sets(st.sampled_from("abcd"))) for key in news}
-    sorted_news = sort_news(news, common, told.__getitem__)
+    known_by = {key: data.draw(st.sets(st.sampled_from("abcd"))) for key in news}
+    sorted_news = sort_news(news, common, known_by.__getitem__)
     for peer, ranges in zip("abcd", common, strict=False):
         wanted = {
             key
             for key in news
-            if peer not in told[key] and any(each.covers(key) for each in ranges)
+            if peer not in known_by[key] and any(key_range.covers(key) for key_range in ranges)
         }
         for whole in (True, False):
-            found = wanted_of(sorted_news, peer, ranges, whole=whole)
-            assert bool(found.keys) == bool(wanted)
-            assert all(any(each.covers(key) for each in found.ranges) for key in wanted)
-            assert all(any(each.covers(key) for key in wanted) for each in found.ranges)
-            assert intersect_ranges(found.ranges, ranges) == sorted(found.ranges)
-        assert len(found.ranges) <= len(ranges)
+            result = wanted_of(sorted_news, peer, ranges, whole=whole)
+            assert bool(result.keys) == bool(wanted)
+            assert all(any(key_range.covers(key) for key_range in result.ranges) for key in wanted)
+            assert all(any(key_range.covers(key) for key in wanted) for key_range in result.ranges)
+            assert intersect_ranges(result.ranges, ranges) == sorted(result.ranges)
+        assert len(result.ranges) <= len(ranges)
 
 
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda each: each.id)
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.id)
 async def test_a_push_to_a_large_set_costs_little(tmp_path, sdk_cars, version):
     options = {"sync_interval": NEVER, "versions": [version], "ceramic_one": False}
     async with (
@@ -319,7 +319,7 @@ async def test_pending_time_events_and_data_on_top_of_them_are_pushed(tmp_path):
         await eventually(lambda: len(c.store.keys) == 2)
         await a.store.admit_local([data.car])
         await eventually(lambda: len(c.store.keys) == 3)
-        assert [each.store.head for each in (a, b, c)] == [1, 1, 1]
+        assert [side.store.head for side in (a, b, c)] == [1, 1, 1]
 
 
 @pytest.mark.long
@@ -337,10 +337,10 @@ async def test_nodes_that_start_together_fetch_each_event_once(tmp_path):
             for number, one in enumerate(nodes):
                 for other in nodes[:number]:
                     nursery.start_soon(one.p2p.connect, other.address)
-        await eventually(lambda: all(each.holds_as_many_as(150) for each in nodes))
-        for each in nodes:
+        await eventually(lambda: all(peer.holds_as_many_as(150) for peer in nodes))
+        for peer in nodes:
             needed = sum(map(len, cars)) * 3 / 5
-            assert each.p2p.counters.event_bytes_received < 1.2 * needed
+            assert peer.p2p.counters.event_bytes_received < 1.2 * needed
 
 
 MANY = [f"peer {number}" for number in range(8, 30)]

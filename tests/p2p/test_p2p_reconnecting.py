@@ -145,7 +145,7 @@ def test_who_is_due(rng):
     seen: set[str] = set()
     random = Random(rng.random())
     for step in range(2000):
-        connected = {each for each in peers if random.random() < 0.9 or each in connected}
+        connected = {peer for peer in peers if random.random() < 0.9 or peer in connected}
         connected -= set(random.sample(peers, random.choice((0, 0, 0, 30))))
         due = lost.due(connected, trying, float(step))
         assert len(trying) + len(due) <= max(DIALLED_AT_ONCE_IF_BACK, len(trying))
@@ -153,7 +153,7 @@ def test_who_is_due(rng):
         assert connected.isdisjoint(due)
         assert seen.issuperset(due)
         seen |= connected
-        trying = {each for each in trying.union(due) if random.random() < 0.5} - connected
+        trying = {peer for peer in trying.union(due) if random.random() < 0.5} - connected
 
 
 async def test_peers_that_share_no_interest_are_not_missed(watch, autojump_clock):

@@ -67,7 +67,7 @@ LATENCY_LIMIT = 1.0
 
 
 def said(*messages: Message, form: KeyForm = KeyForm.BYTES) -> bytes:
-    return b"".join(encode(each, form, "an attack") for each in messages)
+    return b"".join(encode(message, form, "an attack") for message in messages)
 
 
 INTERESTS = InterestRequest((WHOLE,))
@@ -185,8 +185,8 @@ async def send_an_event_that_is_named_by_another_codec(victim: Node) -> None:
     """ceramic-one takes an envelope whose CID says DAG-CBOR; here that is the DAG-JOSE event. It is
     refused, and nobody is blamed."""
     event = init_event(KEY, METAMODEL, {})
-    blocks = {CID.of(DAG_CBOR, each): each for each in car.decode(event.car).blocks.values()}
-    [root] = [each for each in blocks if each.digest == event.cid.digest]
+    blocks = {CID.of(DAG_CBOR, block): block for block in car.decode(event.car).blocks.values()}
+    [root] = [block for block in blocks if block.digest == event.cid.digest]
     key = HeightlessEventId.build(NETWORK, METAMODEL, event.header.controller, root, root)
     async with loopback_host() as attacker:
         stream = await open_ring(attacker, victim)
@@ -259,8 +259,8 @@ def overlapping_parts() -> RangeResponse:
 
 def reports_about(node: Node, peer: Host) -> list[SyncReport]:
     """The reports of a node's sessions with a peer, the oldest first."""
-    reports = [each for each in node.p2p.sync_reports if each.peer == peer.peer_id]
-    return sorted(reports, key=lambda each: each.finished_at)
+    reports = [report for report in node.p2p.sync_reports if report.peer == peer.peer_id]
+    return sorted(reports, key=lambda report: report.finished_at)
 
 
 async def test_answers_that_lead_nowhere(tmp_path, sdk_cars):
@@ -277,8 +277,10 @@ async def test_answers_that_lead_nowhere(tmp_path, sdk_cars):
         await assert_honest_does_not_notice(victim, honest, cars)
         for attacker in attackers:
             await eventually(lambda attacker=attacker: len(reports_about(victim, attacker)) > 1)
-            ended = [each.finished_at for each in reports_about(victim, attacker)]
-            begun = [each.finished_at - each.seconds for each in reports_about(victim, attacker)]
+            ended = [report.finished_at for report in reports_about(victim, attacker)]
+            begun = [
+                report.finished_at - report.seconds for report in reports_about(victim, attacker)
+            ]
             pauses = [start - end for start, end in zip(begun[1:], ended, strict=False)]
             for failures, pause in enumerate(pauses, 1):
                 shortest = (1 - SPREAD) * BETWEEN_RING_SYNCS.wait(failures)
@@ -341,7 +343,7 @@ def made_up_nodes(count: int, expiry: int) -> list[Value]:
     """Signed entries of nodes that do not exist, which nobody could reach."""
     nodes = (SigningKey(number.to_bytes(32, "big")) for number in range(1, count + 1))
     address = ("/ip4/127.0.0.1/tcp/1",)
-    return [Value(sign_entry(each, expiry, address), b"") for each in nodes]
+    return [Value(sign_entry(node, expiry, address), b"") for node in nodes]
 
 
 @pytest.mark.parametrize(
@@ -386,6 +388,6 @@ async def test_signed_entries_of_nodes_that_do_not_exist(
         await eventually(lambda: victim.failures(attacker.peer_id) >= MISBEHAVED)
         assert longest < LATENCY_LIMIT
         assert len(victim.p2p._rings._peer_ring) <= MAX_ENTRIES
-        dialled = {each.id for each in victim.p2p.peers()}
+        dialled = {peer.id for peer in victim.p2p.peers()}
         assert len(dialled) <= rings.FOUND_AT_ONCE + 4, "it must not dial whom an attacker names"
         await assert_honest_does_not_notice(victim, honest, cars)

@@ -96,9 +96,9 @@ async def come_and_go(directory: Path, rng: random.Random, staying: list[Node]) 
         if rng.random() < 1 / 3:
             return
         brought = list(await guest.store.load_ring_keys())
-        for each in staying:
+        for peer in staying:
             await eventually(
-                lambda each=each: set(brought).issubset(each.store.ring_keys or ()), LIMIT
+                lambda peer=peer: set(brought).issubset(peer.store.ring_keys or ()), LIMIT
             )
         await eventually(lambda: len(guest.store.ring_keys or ()) > len(brought), LIMIT)
 
@@ -114,7 +114,7 @@ async def test_nodes_that_stay_are_left_with_nothing(tmp_path, rng, monkeypatch)
         staying = [one, two]
         await one.p2p.connect(two.address)
         await eventually(
-            lambda: all(len(each.store.ring_keys or ()) == 4 for each in staying), LIMIT
+            lambda: all(len(peer.store.ring_keys or ()) == 4 for peer in staying), LIMIT
         )
 
         async def guests_in_turn(until: float) -> None:
@@ -142,7 +142,7 @@ async def test_nodes_that_stay_are_left_with_nothing(tmp_path, rng, monkeypatch)
         print(f"{guests} guests; before: {before}; after: {after}")
         assert guests > SECONDS / 10
         assert one.store.ring_keys.summarize() == two.store.ring_keys.summarize()
-        assert all(len(each.p2p._rings._peer_ring) <= 6 for each in staying)
+        assert all(len(peer.p2p._rings._peer_ring) <= 6 for peer in staying)
         assert after.tasks <= before.tasks + 4
         assert after.files <= before.files + FILES
         assert after.objects < before.objects + 2_000 + OBJECTS * guests

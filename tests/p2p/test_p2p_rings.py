@@ -34,10 +34,10 @@ MODELS = sdk_sample.cars()[:3]
 
 def streams(start: int, stop: int) -> list[bytes]:
     """The events of some of the streams that are not models, in causal order."""
-    found: dict[bytes, list[bytes]] = {}
+    streams: dict[bytes, list[bytes]] = {}
     for car in sdk_sample.cars()[3:400]:
-        found.setdefault(parse_event(car).init, []).append(car)
-    return [car for stream in list(found.values())[start:stop] for car in stream]
+        streams.setdefault(parse_event(car).init, []).append(car)
+    return [car for stream in list(streams.values())[start:stop] for car in stream]
 
 
 def holds(one: Node, count: int):
@@ -78,8 +78,8 @@ async def test_nodes_find_each_other_through_the_peer_ring(tmp_path):
         await eventually(
             lambda: any(peer.id == a.p2p.peer_id and peer.connected for peer in c.p2p.peers())
         )
-        for each in (b, c):
-            await eventually(holds(each, 30))
+        for side in (b, c):
+            await eventually(holds(side, 30))
 
 
 async def test_only_what_interests_both_is_exchanged_and_a_new_interest_at_once(
@@ -101,7 +101,7 @@ async def test_only_what_interests_both_is_exchanged_and_a_new_interest_at_once(
             if add is not None:
                 await b.store.wanted.add(add)
             ranges = b.store.wanted.ring_ranges
-            expected = {key for key in keys if any(each.covers(key) for each in ranges)}
+            expected = {key for key in keys if any(key_range.covers(key) for key_range in ranges)}
             assert 0 < len(expected) < 60
             await eventually(lambda it=expected: set(b.store.ring_keys or ()) == it)
 
@@ -116,8 +116,8 @@ async def test_a_mixed_network_converges_and_nothing_comes_twice(tmp_path):
         count = len([*MODELS, *streams(0, 16)])
         await a.p2p.connect(b.address)
         await c.p2p.connect(b.address)
-        for each in (a, b, c):
-            await eventually(holds(each, count))
+        for side in (a, b, c):
+            await eventually(holds(side, count))
         assert MODEL_RING not in {
             report.protocol for report in a.p2p.sync_reports if report.peer == b.p2p.peer_id
         }
@@ -154,11 +154,11 @@ async def test_what_cannot_be_taken_comes_once(tmp_path, monkeypatch):
         node(tmp_path / "b", [init.car, lost.car, orphan.car], **ONLY_RINGS) as b,
     ):
         keys = list(await b.store.load_ring_keys())
-        [of_lost] = [each for each in keys if HeightlessEventId(each).event_cid == lost.cid]
+        [of_lost] = [key for key in keys if HeightlessEventId(key).event_cid == lost.cid]
         b.store.ring_keys.discard(of_lost)
         await a.p2p.connect(b.address)
         await eventually(lambda: a.p2p.counters.sessions_initiated >= 2 * 6)  # on two rings
-        assert sum(each.event_bytes_received for each in a.p2p.sync_reports) == len(orphan.car)
+        assert sum(report.event_bytes_received for report in a.p2p.sync_reports) == len(orphan.car)
         assert a.p2p.sync_reports[0].keys_left_out == 1
         b.store.ring_keys.add(of_lost)
         await eventually(lambda: a.store.head == 3)
@@ -168,8 +168,8 @@ async def test_what_a_node_refuses_does_not_keep_the_others_from_it(tmp_path, mo
     """Of every ten events, it takes one for invalid."""
     monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=60.0))
     cars = [*MODELS, *streams(0, 20)]
-    inits = [each.cid for each in map(parse_event, cars) if each.init == each.cid][3::10]
-    refused = {each.cid for each in map(parse_event, cars) if each.init in inits}
+    inits = [event.cid for event in map(parse_event, cars) if event.init == event.cid][3::10]
+    refused = {event.cid for event in map(parse_event, cars) if event.init in inits}
     parsed = Counter()
 
     def parse(car):
@@ -205,14 +205,16 @@ async def test_a_peer_that_refuses_an_event_gets_the_others(tmp_path, monkeypatc
     key = SigningKey(bytes(32))
     first, *others = [init_event(key, METAMODEL, {"number": number}) for number in range(20)]
     forks = [data_event(key, first, [first.cid], [], should_index=flag) for flag in (True, False)]
-    refused = data_event(key, first, [each.cid for each in forks], [])
+    refused = data_event(key, first, [fork.cid for fork in forks], [])
     held = [first, *forks, refused]
     sent = 0
     perform = RingEvents.perform
 
     async def hang_up(self, action):
         nonlocal sent
-        valid = tuple(each for each in action.values if parse_event(each.value).cid != refused.cid)
+        valid = tuple(
+            value for value in action.values if parse_event(value.value).cid != refused.cid
+        )
         await perform(self, Admit(valid))
         if len(valid) < len(action.values):
             sent += 1
@@ -220,12 +222,12 @@ async def test_a_peer_that_refuses_an_event_gets_the_others(tmp_path, monkeypatc
 
     monkeypatch.setattr(RingEvents, "perform", hang_up)
     async with (
-        node(tmp_path / "a", [each.car for each in held], **ONLY_RINGS) as a,
+        node(tmp_path / "a", [event.car for event in held], **ONLY_RINGS) as a,
         node(tmp_path / "b", **ONLY_RINGS) as b,
     ):
         await a.p2p.connect(b.address)
         await eventually(lambda: sent == 1)
-        await a.store.admit_local([each.car for each in others])
+        await a.store.admit_local([event.car for event in others])
         await eventually(lambda: len(b.store.ring_keys or ()) == 22)
         await eventually(lambda: a.p2p.counters.sessions_initiated >= 30)
         assert sent < 10  # in 15 or more sessions of that ring
@@ -270,7 +272,7 @@ async def test_what_the_chain_does_not_know_is_not_taken_from_a_peer_again(tmp_p
             await a.store.postpone_proofs([(proof, 0.0)], [proof])
         await a.p2p.connect(b.address)
         await eventually(lambda: a.p2p.counters.sessions_initiated >= 2 * 6)  # on two rings
-        assert sum(each.event_bytes_received for each in a.p2p.sync_reports) == len(anchor.car)
+        assert sum(report.event_bytes_received for report in a.p2p.sync_reports) == len(anchor.car)
 
 
 async def test_what_is_remembered_of_peers_is_bounded(monkeypatch):

@@ -60,7 +60,10 @@ def test_waits_are_jittered(seed):
     schedule = Schedule(INTERVAL, random.Random(seed).random)
     schedule.change(keys_of(5), 0.0)
     taken = turns(schedule, 20 * INTERVAL)
-    settled = {key: [at for at, each in taken if each == key][FIRST_ROUNDS:] for key in keys_of(5)}
+    settled = {
+        key: [at for at, taken_key in taken if taken_key == key][FIRST_ROUNDS:]
+        for key in keys_of(5)
+    }
     for times in settled.values():
         waits = {after - before for before, after in pairwise(times)}
         assert len(waits) > 1
@@ -137,10 +140,10 @@ def test_one_rendezvous_for_each_sort_value_after_that_of_the_network():
         Interest("family", "blog"),
         Interest("model", model, "did:key:two"),
     ]
-    found = all_rendezvous(NETWORK, interests)
-    assert [each.sort_value for each in found] == [None, model, "blog"]
-    assert len({each.key for each in found}) == 3
-    assert all_rendezvous(NETWORK, []) == found[:1]
+    rendezvous = all_rendezvous(NETWORK, interests)
+    assert [place.sort_value for place in rendezvous] == [None, model, "blog"]
+    assert len({place.key for place in rendezvous}) == 3
+    assert all_rendezvous(NETWORK, []) == rendezvous[:1]
 
 
 def test_what_has_enough_waits_for_its_turn_in_the_interval():

@@ -108,11 +108,15 @@ async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
         assert first.event_bytes_received > 500_000
         assert first.protocol == VERSIONS[0].id
         await eventually(lambda: a.p2p.transfers)
-        [told] = a.p2p.transfers
-        assert (told.role, told.events_sent, told.events_received) == ("responder", 930, 0)
+        [transfer] = a.p2p.transfers
+        assert (transfer.role, transfer.events_sent, transfer.events_received) == (
+            "responder",
+            930,
+            0,
+        )
 
         a.p2p.sync_reports.extend([a.p2p.sync_reports[-1]] * MAX_REPORTS)  # nothing is new
-        assert list(a.p2p.transfers) == [told]
+        assert list(a.p2p.transfers) == [transfer]
         assert list(b.p2p.transfers) == [first]
 
         admitted = await a.store.admit_local(new_cars(50)) + await b.store.admit_local(new_cars(50))
@@ -120,7 +124,7 @@ async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
         await eventually(lambda: a.holds_as_many_as(1030) and b.holds_as_many_as(1030))
         assert a.ahash() == b.ahash()
         await eventually(lambda: a.p2p.counters.events_received == 50)
-        await eventually(lambda: sum(each.events_sent for each in a.p2p.transfers) == 980)
+        await eventually(lambda: sum(transfer.events_sent for transfer in a.p2p.transfers) == 980)
         assert a.p2p.counters.events_refused == b.p2p.counters.events_refused == 0
 
 
@@ -141,7 +145,7 @@ async def test_badly_signed_events_are_not_relayed_until_a_valid_one_covers_them
         node(tmp_path / "b", **quick) as b,
         node(tmp_path / "c", **quick) as c,
     ):
-        await a.store.admit_remote([offer(init, 0), *(offer(each, 1) for each in bad)])
+        await a.store.admit_remote([offer(init, 0), *(offer(event, 1) for event in bad)])
         await a.store.admit_remote([offer(anchor, 2)])
         assert (len(a.store.keys), a.store.waiting, a.store.withheld) == (1, 201, 201)
         assert a.store.keys.summarize().hash == KeyStore([offer(init, 0)[0]]).summarize().hash
@@ -151,14 +155,14 @@ async def test_badly_signed_events_are_not_relayed_until_a_valid_one_covers_them
         [admitted] = await a.store.admit_remote([offer(cover, 2)])
         assert admitted.status == "new"
         nodes = (a, b, c)
-        await eventually(lambda: all(each.store.head == 3 for each in nodes))
-        assert len({each.ahash() for each in nodes}) == 1
-        assert [each.store.waiting for each in nodes] == [200, 0, 0]
-        for each in nodes:
-            rows = await each.store.reader.feed(0, 10)
+        await eventually(lambda: all(node.store.head == 3 for node in nodes))
+        assert len({node.ahash() for node in nodes}) == 1
+        assert [node.store.waiting for node in nodes] == [200, 0, 0]
+        for peer in nodes:
+            rows = await peer.store.reader.feed(0, 10)
             assert [row.event_cid for row in rows] == [init.cid, bad[0].cid, cover.cid]
             assert [row.fault is None for row in rows] == [True, False, True]
-            assert each.p2p.counters.events_refused == 0
+            assert peer.p2p.counters.events_refused == 0
     async with open_store(tmp_path / "a", NETWORK) as store:
         assert (len(store.keys), store.withheld, store.head) == (3, 200, 3)
 
@@ -173,23 +177,23 @@ async def test_two_nodes_that_sync_both_ways_at_once_move_each_event_once(tmp_pa
         assert set(b.outcomes()) == {AGREED}
         [fetched] = b.p2p.transfers
         assert (fetched.events_received, b.p2p.counters.events_received) == (300, 300)
-        await eventually(lambda: sum(each.events_sent for each in a.p2p.sync_reports) == 300)
+        await eventually(lambda: sum(report.events_sent for report in a.p2p.sync_reports) == 300)
         assert a.p2p.counters.event_bytes_sent == fetched.event_bytes_received
 
 
 async def test_three_nodes_find_each_other_through_the_dht(tmp_path, sdk_cars):
-    found = {"discovery": True, **QUICK}
-    async with node(tmp_path / "1", sdk_cars[:10], **found) as first:
-        known = {"bootstrap": (first.address,), **found}
+    settings = {"discovery": True, **QUICK}
+    async with node(tmp_path / "1", sdk_cars[:10], **settings) as first:
+        known = {"bootstrap": (first.address,), **settings}
         async with node(tmp_path / "2", **known) as second, node(tmp_path / "3", **known) as third:
 
             def see(one, other) -> bool:
-                return other.p2p.peer_id in {each.id for each in one.p2p.peers() if each.connected}
+                return other.p2p.peer_id in {peer.id for peer in one.p2p.peers() if peer.connected}
 
             await eventually(lambda: see(second, third) and see(third, second))
             await third.store.admit_local(new_cars(5))
             nodes = (first, second, third)
-            await eventually(lambda: all(each.holds_as_many_as(15) for each in nodes))
+            await eventually(lambda: all(node.holds_as_many_as(15) for node in nodes))
 
 
 async def test_only_what_both_are_interested_in_is_exchanged(tmp_path):
@@ -203,13 +207,13 @@ async def test_only_what_both_are_interested_in_is_exchanged(tmp_path):
         await b.p2p.connect(a.address)
         await eventually(lambda: b.holds_as_many_as(7) and AGREED in b.outcomes())
         a.p2p._syncer.request(b.p2p.peer_id)  # which asks for all, and is answered for a part
-        await eventually(lambda: "initiator" in {each.role for each in a.p2p.sync_reports})
+        await eventually(lambda: "initiator" in {report.role for report in a.p2p.sync_reports})
         assert len(b.store.keys) == 7
         await b.store.wanted.remove(interest)
         await eventually(lambda: b.holds_as_many_as(16))
 
 
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda each: each.id)
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.id)
 async def test_nodes_without_a_common_interest_say_so(tmp_path, version, monkeypatch):
     """Nodes that do not tell each other their interests, as older ones do not."""
     monkeypatch.setattr(network_side, "INTERESTS_PROTOCOL", "/ceramic/interests/not-spoken")
@@ -224,7 +228,7 @@ async def test_nodes_without_a_common_interest_say_so(tmp_path, version, monkeyp
         assert a.p2p.counters.sessions_failed == 0
 
 
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda each: each.id)
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.id)
 async def test_what_lies_above_a_common_interest_is_no_failure(tmp_path, version, monkeypatch):
     """Asked for everything, the peer answers for its part, and then for none of the rest."""
     monkeypatch.setattr(network_side, "INTERESTS_PROTOCOL", "/ceramic/interests/not-spoken")
@@ -287,7 +291,7 @@ async def test_only_an_address_that_was_dialled_counts(tmp_path):
             with pytest.raises(PeerError, match=r"cannot connect to|cannot be dialled"):
                 await a.p2p.connect(wrong + end)
         await a.p2p.connect(b.address)  # once more, at the right one
-        assert [each.addresses for each in a.p2p.peers()] == [known.addresses]
+        assert [peer.addresses for peer in a.p2p.peers()] == [known.addresses]
         assert known.addresses == (b.address,)
         assert a.p2p.counters.dials_failed == 3
         await eventually(lambda: len(a.p2p._host._live(ID.from_string(b.p2p.peer_id))) == 1)
@@ -303,11 +307,11 @@ async def test_a_sync_that_the_peer_began_is_its_last_sync_as_well(tmp_path, sdk
         before = time.time()
         await visitor.p2p.connect(visited.address)
         for one in (visitor, visited):
-            await eventually(lambda one=one: any(each.last_sync for each in one.p2p.peers()))
+            await eventually(lambda one=one: any(peer.last_sync for peer in one.p2p.peers()))
             (peer,) = one.p2p.peers()
             assert before <= peer.last_sync <= time.time()
         if "versions" not in only:
-            assert {each.role for each in visited.p2p.sync_reports} == {"responder"}
+            assert {report.role for report in visited.p2p.sync_reports} == {"responder"}
 
 
 async def test_a_peer_that_speaks_no_recon_is_not_kept(tmp_path):
@@ -507,7 +511,12 @@ async def test_a_local_node_never_asks_the_dns(tmp_path, monkeypatch, network, a
 
 
 def test_versions_of_recon_are_listed_highest_first():
-    protocols = ["/ipfs/id/1.0.0", MODEL_RING, PEER_RING, *[each.id for each in VERSIONS[::-1]]]
+    protocols = [
+        "/ipfs/id/1.0.0",
+        MODEL_RING,
+        PEER_RING,
+        *[version.id for version in VERSIONS[::-1]],
+    ]
     protocols += ["/ceramic/recon/1.10.0", "/ceramic/recon/nonsense", "/x/ceramic/recon/3.0.0"]
     assert recon_versions(protocols) == (
         "recon/1.10.0", "recon/1.2.0", "recon/1.0.0", "recon/0.1.0",
@@ -546,10 +555,10 @@ async def test_a_peer_of_another_network_is_no_success(tmp_path):
         ):
             there = Node(store, p2p)
             await here.p2p.connect(there.address)
-            for each, network in ((here, OTHER), (there, NETWORK)):
+            for side, network in ((here, OTHER), (there, NETWORK)):
                 expected = f"{ANOTHER_NETWORK} ({network.name}): nothing in common"
-                await eventually(lambda each=each, text=expected: text in each.outcomes())
+                await eventually(lambda side=side, text=expected: text in side.outcomes())
     warnings = [line for line in logs if "another Ceramic network" in line["event"]]
-    told = {(line["peer"], line["its_network"]) for line in warnings}
-    assert told == {(there.p2p.peer_id, OTHER.name), (here.p2p.peer_id, NETWORK.name)}
+    reported = {(line["peer"], line["its_network"]) for line in warnings}
+    assert reported == {(there.p2p.peer_id, OTHER.name), (here.p2p.peer_id, NETWORK.name)}
     assert len(warnings) == 2

@@ -115,7 +115,7 @@ async def test_the_address_of_a_peer_is_known_over_ipv6():
     async with loopback_host(listen=("/ip6/::1/tcp/0",)) as victim, loopback_host() as peer:
         await peer.connect(victim.addresses[0])
         await eventually(lambda: victim.is_connected(peer.peer_id))
-        assert [each.get_remote_address()[0] for each in victim._muxers(peer.peer_id)] == ["::1"]
+        assert [muxer.get_remote_address()[0] for muxer in victim._muxers(peer.peer_id)] == ["::1"]
         assert peer.is_on_this_machine(victim.peer_id)
 
 
@@ -153,7 +153,7 @@ async def test_sessions_of_one_address_keep_nobody_out(protocol, tmp_path, sdk_c
         honest = await stack.enter_async_context(node(tmp_path / "honest", sync_interval=0.1))
         await honest.p2p.connect(victim.address)
         await eventually(lambda: honest.holds_as_many_as(20))
-        assert not any("refused" in each for each in honest.outcomes())
+        assert not any("refused" in outcome for outcome in honest.outcomes())
         if protocol == RECON:
             await eventually(lambda: GAVE_WAY in victim.outcomes())
             with suppress(trio.BrokenResourceError):

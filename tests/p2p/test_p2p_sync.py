@@ -113,10 +113,10 @@ async def test_every_range_is_told_to_every_peer_that_does_not_state_its_interes
     )
     rounds = 10
     await trio.sleep(LOOPBACK.sync_interval * rounds)
-    told = Counter(sessions.asked)
+    asked = Counter(sessions.asked)
     for name in names:
         for key_range in OURS:
-            assert 0.7 * rounds <= told[name, key_range] <= 1.5 * rounds
+            assert 0.7 * rounds <= asked[name, key_range] <= 1.5 * rounds
 
 
 async def test_a_new_interest_is_asked_for_at_once(nursery, autojump_clock):
@@ -131,7 +131,7 @@ async def test_a_new_interest_is_asked_for_at_once(nursery, autojump_clock):
     book.get("near").asked_for_all_at = trio.current_time()
     store.wants_more.set()
     await trio.testing.wait_all_tasks_blocked()
-    assert sessions.asked == [("near", each) for each in OURS]
+    assert sessions.asked == [("near", key_range) for key_range in OURS]
 
 
 async def test_peers_that_do_not_exist_keep_nobody_waiting(running, autojump_clock):

@@ -11,7 +11,7 @@ from recon_node.recon.session import TurnSession
 
 DATA = Path(__file__).parents[1] / "data" / "recon_exchanges.json"
 CASES = json.loads(DATA.read_text())["cases"]
-every_protocol = pytest.mark.parametrize("protocol", VERSIONS, ids=lambda each: each.id[-5:])
+every_protocol = pytest.mark.parametrize("protocol", VERSIONS, ids=lambda version: version.id[-5:])
 
 
 def from_hex(texts: list[str]) -> list[bytes]:
@@ -25,5 +25,5 @@ def session_of(case: dict[str, Any], protocol: Version, name: str) -> TurnSessio
     if name == "initiator":
         asked = KeyRange(*from_hex(case[name]["asks"]))
         return protocol.session(Side.initiator(store, asked, settings))
-    interests = [KeyRange(*from_hex(each)) for each in case[name]["interests"]]
+    interests = [KeyRange(*from_hex(interest)) for interest in case[name]["interests"]]
     return protocol.session(Side.responder(store, interests, settings))

@@ -137,10 +137,10 @@ class Peer:
     def _fetch_by_id(self, sought: SoughtIds, other: Peer) -> Failed:
         held = other.keys_by_id()
         not_supplied, lost, come = [], [], []
-        for each in sought.ids:
-            key = held.get(each)
+        for id_ in sought.ids:
+            key = held.get(id_)
             if key is None or key in other.not_supplied:
-                not_supplied.append(each)
+                not_supplied.append(id_)
             elif key in self.unobtainable:
                 lost.append(key)
             else:

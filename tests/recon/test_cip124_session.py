@@ -105,7 +105,7 @@ def test_any_two_sets_converge_whatever_is_new(
     """Also where the receiver does not take what is told first."""
     you = Peer(yours, session=fenced_session)
     they = Peer(theirs, session=fenced_session, unobtainable=frozenset(refused))
-    you.news = tuple(merge_ranges(KeyRange(*sorted(each)) for each in news))
+    you.news = tuple(merge_ranges(KeyRange(*sorted(bounds)) for bounds in news))
     _, _, sent = reconcile(you, they)
     assert len(sent[0].bounds) <= 18
     assert set(sent[0].bounds[1:-1]) <= yours
@@ -133,7 +133,7 @@ def test_rounds_follow_from_the_size_of_a_message() -> None:
         you, they = (Peer(keys, settings, session=fenced_session) for keys in (yours, mine))
         asking, _, sent = reconcile(you, they)
         assert you.set == they.set == yours | mine
-        sizes = [sum(map(len, each.bounds)) + 36 * len(each.hashes) for each in sent]
+        sizes = [sum(map(len, message.bounds)) + 36 * len(message.hashes) for message in sent]
         assert max(sizes) < message_bytes
         rounds.append(asking.side.rounds)
     assert rounds[0] > 20
@@ -161,8 +161,8 @@ MISMATCHES = [Cip124Message((LOWEST, HIGHEST), (Sha256a.of(b"%d" % n),)) for n i
 def test_what_a_peer_may_not_do(messages: list[Cip124Message], complaint: str) -> None:
     session = fenced_session(Side.responder(KeyStore(numbered(0, 100)), [EVERYTHING]))
     *before, last = messages
-    for each in before:
-        assert turn_of(session.receive(each))
+    for key in before:
+        assert turn_of(session.receive(key))
     with pytest.raises(RemoteProtocolError, match=complaint):
         turn_of(session.receive(last))
 

@@ -45,10 +45,10 @@ def check_both(raw: bytes) -> None:
     except (ValueError, VarintError, EventIdError):
         expected = None
     try:
-        found = list(decode_message(raw).gaps.columns())
+        columns = list(decode_message(raw).gaps.columns())
     except RemoteProtocolError:
-        found = None
-    assert found == expected
+        columns = None
+    assert columns == expected
 
 
 @given(columns(), st.data())
@@ -71,14 +71,14 @@ def test_fenceposts_and_keys_of_unusual_lengths_in_one_list() -> None:
 
 # --- whole messages ------------------------------------------------------------------------------
 
-ids = st.lists(st.integers(0, 2**64 - 1), max_size=5).map(lambda each: np.array(each, np.uint64))
+ids = st.lists(st.integers(0, 2**64 - 1), max_size=5).map(lambda drawn: np.array(drawn, np.uint64))
 
 
 @st.composite
 def estimates(draw: st.DrawFn) -> Estimate:
     bounds = draw(st.sets(st.binary(max_size=256) | st.binary(max_size=3), max_size=6))
     head = draw(st.binary(max_size=20))
-    ordered = sorted({(head + each)[:256] for each in bounds})
+    ordered = sorted({(head + bound)[:256] for bound in bounds})
     table = draw(st.binary(min_size=TABLE_SIZE, max_size=TABLE_SIZE))
     hint = st.binary(min_size=4, max_size=4)
     hints = draw(st.lists(hint, min_size=len(ordered) + 1, max_size=len(ordered) + 1))
@@ -106,7 +106,7 @@ def messages(draw: st.DrawFn) -> Message:
         for _, say, _ in gaps
         if say >= Say.KEYS
     ]
-    has_ids = any(len(each.ids) or len(each.wanted) for each in listed)
+    has_ids = any(len(ids_of.ids) or len(ids_of.wanted) for ids_of in listed)
     goes_on = draw(st.booleans()) and bool(gaps) and gaps[-1][0] != END
     closing = None if goes_on else draw(st.none() | st.just(DIGEST))
     message = Message(
@@ -132,7 +132,7 @@ def messages(draw: st.DrawFn) -> Message:
 def parts_of(message: Message) -> Any:
     """What can be compared: arrays as lists."""
     of_symbols = [column.tolist() for column in message.symbols or ()]
-    of_lists = [[each.ids.tolist(), each.wanted.tolist()] for each in message.listed]
+    of_lists = [[ids.ids.tolist(), ids.wanted.tolist()] for ids in message.listed]
     return replace(message, symbols=None, listed=()), of_symbols, of_lists
 
 
@@ -307,7 +307,9 @@ def test_what_lists_of_ids_take_in_memory_is_bounded(most_weight: int) -> None:
 def test_a_message_that_swells_in_memory_is_refused_while_it_is_read(most_weight: int) -> None:
     def swelling(bounds: int) -> bytes:
         uppers = (b"\x80" * (MAX_BOUND - 3) + n.to_bytes(3, "big") for n in range(bounds))
-        return encode_message(Message(gaps=gaps_of(*((each, Say.AGREED, b"") for each in uppers))))
+        return encode_message(
+            Message(gaps=gaps_of(*((upper, Say.AGREED, b"") for upper in uppers)))
+        )
 
     most = most_weight // (MAX_BOUND + 64)
     assert len(swelling(most)) < most_weight // 64

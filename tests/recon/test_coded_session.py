@@ -118,7 +118,7 @@ def test_an_opening_may_list_a_part_of_the_range_only() -> None:
     you, they = sides(40, {1, 3, 25, 27})
     session, other = they.answers(), you.asks()
     (opening,) = turn_of(other.start())
-    (first,) = [each for each in you.set if each == b"000001"]
+    (first,) = [key for key in you.set if key == b"000001"]
     part = Gaps([b"000010"], [Say.KEYS], [(first,)])
     odd = replace(opening, gaps=part)
     they.other, you.other = you, they

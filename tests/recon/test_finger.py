@@ -33,7 +33,7 @@ def test_fingers_see_what_the_store_holds(
         assert Sha256a.from_lanes(lanes) == Sha256a.of(*below)
         assert finger.up_to(bound) >> COUNT_SHIFT == len(below) + (bound in keys)
         assert finger.position_of(len(below)) == lanes
-        assert finger.not_held(bounds) == [each for each in bounds if each not in keys]
+        assert finger.not_held(bounds) == [bound for bound in bounds if bound not in keys]
         ordered = sorted(keys)
         assert finger.keys_at(index, index + 9 if index + 9 < len(keys) else index) == (
             ordered[index : index + 9] if index + 9 < len(keys) else []
@@ -54,9 +54,9 @@ def test_parts_are_those_of_the_store(
     ends = finger.up_to(lower), finger.left_of(upper)
     pivots = list(finger.pivots(*ends, parts))
     assert pivots == [(inside[rank], finger.around(inside[rank])) for rank in ranks]
-    found = list(finger.cuts(*ends, parts))
-    assert found == [(cut, finger.left_of(cut)) for cut, _ in found]
-    cuts = [cut for cut, _ in found]
+    result = list(finger.cuts(*ends, parts))
+    assert result == [(cut, finger.left_of(cut)) for cut, _ in result]
+    cuts = [cut for cut, _ in result]
     assert all(lower < cut < upper for cut in cuts)
     assert not any(cut in inside for cut in cuts)
     assert len(cuts) == len(set(ranks) - {0})
@@ -90,10 +90,10 @@ def test_long_parts_are_about_equal(
     inside = sorted({*keys} - {*removed})[1:-1]
     finger = Finger(store)
     lower, upper = next(iter(store)), [*store][-1]
-    found = list(finger.cuts(finger.up_to(lower), finger.left_of(upper), parts, quick=quick))
-    assert found == [(cut, Finger(store).left_of(cut)) for cut, _ in found]
-    assert found == sorted({*found})
-    sizes = [bisect_left(inside, cut) for cut, _ in found]
+    cuts = list(finger.cuts(finger.up_to(lower), finger.left_of(upper), parts, quick=quick))
+    assert cuts == [(cut, Finger(store).left_of(cut)) for cut, _ in cuts]
+    assert cuts == sorted({*cuts})
+    sizes = [bisect_left(inside, cut) for cut, _ in cuts]
     wanted = [part * len(inside) // parts for part in range(1, parts)]
     assert len(sizes) == len(wanted)
     reach = max(32, len(inside) // parts // 16)

@@ -13,7 +13,9 @@ from recon_node.recon.actions import Failed, Fetch, FetchById, turn_of
 def hostile(draw: st.DrawFn, protocol: Version) -> list[bytes]:
     """Messages of real sessions in any order, some of them damaged, some of them only noise."""
     every = [
-        bytes.fromhex(each["message"]) for case in CASES for each in case["exchanges"][protocol.id]
+        bytes.fromhex(exchange["message"])
+        for case in CASES
+        for exchange in case["exchanges"][protocol.id]
     ]
     message = st.sampled_from(every)
     return draw(st.lists(message | message.flatmap(damaged) | st.binary(max_size=40), max_size=12))

@@ -26,16 +26,16 @@ Make = Callable[[KeyStore, KeyRange], Any]
 every_kind = pytest.mark.parametrize("make", [KeyStore.sketch, KeyStore.lthash])
 
 
-def assert_right(found: Sketch | LtHash, store: Iterable[bytes], key_range: KeyRange) -> None:
+def assert_right(kept: Sketch | LtHash, store: Iterable[bytes], key_range: KeyRange) -> None:
     """Check that a sum is that of the keys of a range, added up at once."""
     keys = [key for key in store if key_range.covers(key)]
-    if isinstance(found, LtHash):
-        assert found.digest() == LtHash.of(*keys).digest()
+    if isinstance(kept, LtHash):
+        assert kept.digest() == LtHash.of(*keys).digest()
         return
     sketch = Sketch()
     sketch.add(np.frombuffer(b"".join(map(id_of, keys)), "<u8").astype(np.uint64))
-    assert (found.symbols - sketch.symbols).are_empty
-    assert found.table == sketch.table
+    assert (kept.symbols - sketch.symbols).are_empty
+    assert kept.table == sketch.table
 
 
 @every_kind
@@ -65,10 +65,13 @@ def test_a_kept_sum_is_that_of_the_keys_after_any_changes(
                 else:
                     if what == "step":
                         making.insert(0, (key_range, steps))
-        for key_range, steps in [*making, *((each, make(store, each)) for each in RANGES)]:
-            found = run_steps(steps)
-            if found is not None:  # there is no slot for another sketch
-                assert_right(found, store, key_range)
+        for key_range, steps in [
+            *making,
+            *((key_range, make(store, key_range)) for key_range in RANGES),
+        ]:
+            kept = run_steps(steps)
+            if kept is not None:  # there is no slot for another sketch
+                assert_right(kept, store, key_range)
 
 
 @every_kind

@@ -13,7 +13,7 @@ UNIVERSE = [bytes((n, m)) for n in range(42) for m in (0, 1)] + [bytes((n,)) for
 
 
 def members(ranges: list[KeyRange]) -> set[bytes]:
-    return {key for key in UNIVERSE if any(each.covers(key) for each in ranges)}
+    return {key for key in UNIVERSE if any(key_range.covers(key) for key_range in ranges)}
 
 
 @given(RANGES)
@@ -34,6 +34,8 @@ def test_intersecting_keeps_the_common_keys(ours: list[KeyRange], theirs: list[K
 @given(RANGES, RANGES)
 def test_subtracting_keeps_all_but_their_keys(ours: list[KeyRange], theirs: list[KeyRange]) -> None:
     left = subtract_ranges(ours, theirs)
-    bounds = {bound for each in theirs for bound in each}  # the bounds of a range are in neither
+    bounds = {
+        bound for key_range in theirs for bound in key_range
+    }  # the bounds of a range are in neither
     assert members(left) - bounds == members(ours) - members(theirs) - bounds
     assert left == merge_ranges(left)

@@ -72,9 +72,9 @@ def test_no_event_of_a_sync_comes_before_its_prev(
 ) -> None:
     monkeypatch.setattr(coded_session, "_ASKED_AT_ONCE", 1)  # here nobody orders what is asked for
     every = events(streams, length)
-    some = [key for key in every if int.from_bytes(key[-4:]) < held * length]
+    held_keys = [key for key in every if int.from_bytes(key[-4:]) < held * length]
     full, behind = Peer(every, session=FetchesById), Peer((), session=FetchesById)
-    behind.store = Ordered(some)
+    behind.store = Ordered(held_keys)
     reconcile(behind, full)
     assert behind.set == set(every)
     assert getattr(behind.store, "early", 0) == 0

@@ -18,7 +18,7 @@ def fetched(
     store: KeyStore, theirs: dict[bytes, bytes], refused: list[bytes], action: Fetch | FetchById
 ) -> Failed:
     by_id = isinstance(action, FetchById)
-    keys = [theirs[each] for each in action.sought.ids] if by_id else action.keys
+    keys = [theirs[id_] for id_ in action.sought.ids] if by_id else action.keys
     store.load(key for key in keys if key not in refused)
     return Failed([key for key in keys if key in refused])
 

@@ -122,9 +122,9 @@ def test_any_two_sets_become_equal(a, b, ours, theirs):
 def test_only_common_interests_are_reconciled(a, b, mine, theirs):
     # Interests are open ranges between fenceposts: bounds that are nobody's keys.
     mine, theirs = (
-        [KeyRange(low + b"\0", high + b"\0") for low, high in each] for each in (mine, theirs)
+        [KeyRange(low + b"\0", high + b"\0") for low, high in bounds] for bounds in (mine, theirs)
     )
-    bounds = {bound for each in (*mine, *theirs) for bound in each}
+    bounds = {bound for bounds in (*mine, *theirs) for bound in bounds}
     a, b = a - bounds, b - bounds
     one = Side(a, Initiator, mine)
     two = Side(b, Responder, theirs)
@@ -168,7 +168,7 @@ def test_recorded_messages_are_read_and_written_byte_for_byte(name, chunk):
             for at in range(0, len(raw), chunk)
             for message in decoder.feed(raw[at : at + chunk])
         ]
-        assert [encode(each, form, decoder.sync_id) for each in messages] == [raw]
+        assert [encode(message, form, decoder.sync_id) for message in messages] == [raw]
         assert decoder.buffered == 0
 
 
@@ -320,7 +320,7 @@ def answer_with_many_parts(side: Side, held: list[int]) -> None:
     for at in range(MAX_WAITING):
         asked = [message.range for message in side.sent if isinstance(message, RangeRequest)][at]
         bounds = [asked.first + bytes([n]) for n in range(1, 201)]
-        bounds = [each for each in bounds if each < asked.last]
+        bounds = [bound for bound in bounds if bound < asked.last]
         parts = tuple(RangeHash(first, wrong, last) for first, last in pairwise(bounds))
         list(side.take(RangeResponse(parts)))
         held.append(side.session.held)
@@ -350,15 +350,15 @@ def test_interests_are_charged():
     st.binary(max_size=2),
 )
 def test_only_what_lies_in_the_interests_is_taken_and_answered(interests, first, last):
-    ranges = [KeyRange(*each) for each in interests]
+    ranges = [KeyRange(*interest) for interest in interests]
     for message, is_inside in [
-        (Value(first, b""), any(each.covers(first) for each in ranges)),
+        (Value(first, b""), any(key_range.covers(first) for key_range in ranges)),
         (
             RangeRequest(RangeHash(first, summary(), last)),
             any(
-                each.lower <= first and last <= each.upper
-                for each in merge_ranges(ranges)
-                if not each.is_empty
+                key_range.lower <= first and last <= key_range.upper
+                for key_range in merge_ranges(ranges)
+                if not key_range.is_empty
             ),
         ),
     ]:
@@ -386,8 +386,8 @@ def test_a_list_that_comes_byte_by_byte_is_read_once(monkeypatch):
     for message in (InterestRequest(interests), RangeRequest(RangeHash(b"a", summary(), b"b"))):
         raw = encode(message, KeyForm.BYTES, "an id")
         decoder = Decoder(KeyForm.BYTES, from_initiator=True)
-        found = [each for byte in raw * 2 for each in decoder.feed(bytes([byte]))]
-        assert found == [message, message]
+        messages = [message for byte in raw * 2 for message in decoder.feed(bytes([byte]))]
+        assert messages == [message, message]
     most = 2 * len(raw) + 2 * sum(len(lower + upper) + 15 for lower, upper in interests)
     assert reads <= most, "once for each byte that it takes"
 
@@ -410,7 +410,7 @@ def test_a_value_that_comes_in_pieces_is_read_once(monkeypatch, items):
     raw = encode(value, KeyForm.BYTES)
     decoder = Decoder(KeyForm.BYTES, from_initiator=True)
     pieces = (raw[at : at + 1000] for at in range(0, len(raw), 1000))
-    assert [each for piece in pieces for each in decoder.feed(piece)] == [value]
+    assert [message for piece in pieces for message in decoder.feed(piece)] == [value]
     assert reads < len(raw) + 1000, "each byte once"
 
 

@@ -119,13 +119,13 @@ def sync(initiator: Node, responder: Node) -> Ending:
                 to_initiator += responder.take(to_responder.pop(0))
             else:
                 to_responder += initiator.take(to_initiator.pop(0))
-        for each in (initiator, responder):
-            if isinstance(each, CeramicOneNode):
-                each.flush()
+        for node in (initiator, responder):
+            if isinstance(node, CeramicOneNode):
+                node.flush()
     except HangsUpError:
         ending = Ending.PEER_HUNG_UP
-    for each in (initiator, responder):
-        each.end(ending)
+    for node in (initiator, responder):
+        node.end(ending)
     return ending
 
 

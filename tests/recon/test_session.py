@@ -29,7 +29,9 @@ SETTINGS = st.builds(
     turn_messages=st.integers(1, 20),
     max_idle_rounds=st.just(500),
 )
-ROOMY = SETTINGS.map(lambda each: replace(each, message_bytes=max(3_000, each.message_bytes)))
+ROOMY = SETTINGS.map(
+    lambda settings: replace(settings, message_bytes=max(3_000, settings.message_bytes))
+)
 every_version = pytest.mark.parametrize("version", SESSIONS)
 
 
@@ -54,8 +56,8 @@ def test_what_was_answered_takes_no_memory(version: MakeSession) -> None:
     for message in answers:
         you.take(asking, message)
     for session in (asking, answering):
-        kept = [each for value in vars(session).values() for each in (value, *_items(value))]
-        assert not any(each is message for each in kept for message in heard)
+        kept = [item for value in vars(session).values() for item in (value, *_items(value))]
+        assert not any(message_kept is message for message_kept in kept for message in heard)
 
 
 def _items(value: object) -> list[object]:
@@ -121,9 +123,9 @@ def test_keys_without_events_do_not_stop_the_others(
     b_settings: SessionSettings,
     data: st.DataObject,
 ) -> None:
-    some = st.sets(st.sampled_from(sorted(a | b or {b"none"}))).map(frozenset)
-    lost_to_you = data.draw(some) - a
-    lost_to_them = data.draw(some) - b
+    subset = st.sets(st.sampled_from(sorted(a | b or {b"none"}))).map(frozenset)
+    lost_to_you = data.draw(subset) - a
+    lost_to_them = data.draw(subset) - b
     you, they = (
         Peer(a, a_settings, lost_to_you, session=version, checked=True),
         Peer(b, b_settings, lost_to_them, session=version, checked=True),
@@ -142,8 +144,8 @@ def test_keys_without_events_do_not_stop_the_others(
 
 def some_of(keys: set[bytes]) -> st.SearchStrategy[frozenset[bytes]]:
     """Any number of some keys, and often all of them."""
-    some = st.sets(st.sampled_from(sorted(keys))) if keys else st.just(keys)
-    return (st.just(keys) | some).map(frozenset)
+    subset = st.sets(st.sampled_from(sorted(keys))) if keys else st.just(keys)
+    return (st.just(keys) | subset).map(frozenset)
 
 
 @every_version
@@ -160,7 +162,7 @@ def test_any_number_of_refused_events_keeps_no_others_apart(
     """In whatever ranges they lie: sessions end well, and ask for nothing a second time."""
     refused_by_you, refused_by_them = data.draw(some_of(b - a)), data.draw(some_of(a - b))
     a_settings, b_settings = (
-        replace(each, max_not_supplied=0) for each in (a_settings, b_settings)
+        replace(settings, max_not_supplied=0) for settings in (a_settings, b_settings)
     )
     you = Peer(a, a_settings, session=version, refuses=refused_by_you, checked=True)
     they = Peer(b, b_settings, session=version, refuses=refused_by_them, checked=True)
@@ -224,7 +226,7 @@ def test_only_what_interests_both_is_reconciled(
     """All sessions of an initiator, one for each overlap, give the common interests and no more."""
 
     you, they = Peer(a, settings, session=version), Peer(b, session=version)
-    todo = [each for each in yours if not each.is_empty]
+    todo = [key_range for key_range in yours if not key_range.is_empty]
     while todo:
         asking = version(Side.initiator(you.store, todo.pop(), settings))
         answering = version(Side.responder(they.store, theirs))
@@ -238,7 +240,7 @@ def test_only_what_interests_both_is_reconciled(
         if asking.side.remaining is not None:
             todo.append(asking.side.remaining)
     common = intersect_ranges(yours, theirs)
-    shared = {key for key in a | b if any(each.covers(key) for each in common)}
+    shared = {key for key in a | b if any(key_range.covers(key) for key_range in common)}
     assert you.set == a | shared
     assert they.set == b | shared
 

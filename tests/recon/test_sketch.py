@@ -68,12 +68,12 @@ def mix(x: int) -> int:
 
 
 def indices(x: int, limit: int) -> list[int]:
-    found, index, state = [], 0.0, x
+    coded, index, state = [], 0.0, x
     while index < limit:
-        found.append(int(index))
+        coded.append(int(index))
         state = state * 0xDA942042E4DD58B5 & MASK
         index += max(1, ceil((index + 1.5) * (2.0**32 / sqrt(float(state) + 1) - 1)))
-    return found
+    return coded
 
 
 @given(st.lists(U64 | st.sampled_from([0, 1, 2**63, 2**64 - 1]), max_size=12, unique=True))
@@ -103,12 +103,12 @@ def test_enough_symbols_tell_the_difference(
 ) -> None:
     ours, theirs = ours - common - theirs, theirs - common
     size = symbols_for(len(ours | theirs)) + 40
-    found = decoded(
+    difference = decoded(
         sketch_of(common | ours, size).symbols - sketch_of(common | theirs, size).symbols
     )
-    if found is not None:  # with fewer than ten there may be bad luck
-        assert set(found.ours.tolist()) == ours
-        assert set(found.theirs.tolist()) == theirs
+    if difference is not None:  # with fewer than ten there may be bad luck
+        assert set(difference.ours.tolist()) == ours
+        assert set(difference.theirs.tolist()) == theirs
     else:
         assert len(ours | theirs) > 1
 
@@ -124,10 +124,10 @@ def test_the_estimate_leads_to_enough_symbols(differences: int) -> None:
         theirs.add(numbers[1::2])
         number = symbols_for(estimate(ours.table, theirs.table))
         assert number < 4 * differences + 20
-        found = decoded(ours.symbols.first(number) - theirs.symbols.first(number))
-        failures += found is None
-        if found is not None:
-            assert sorted(found.ours.tolist()) == sorted(numbers[::2].tolist())
+        difference = decoded(ours.symbols.first(number) - theirs.symbols.first(number))
+        failures += difference is None
+        if difference is not None:
+            assert sorted(difference.ours.tolist()) == sorted(numbers[::2].tolist())
     assert failures <= attempts // 8
 
 
@@ -198,8 +198,8 @@ def test_keys_are_found_by_their_ids(
     store = KeyStore(keys, leaf_size=2, fan_out=3)
     key_range = KeyRange(min(one, other), max(one, other))
     wanted = ids_of(b"".join(sha256(key).digest() for key in sought))
-    found = run_steps(find(store, key_range, wanted, with_lower=with_lower))
-    assert [key for _, key in found] == sorted(
+    result = run_steps(find(store, key_range, wanted, with_lower=with_lower))
+    assert [key for _, key in result] == sorted(
         key
         for key in keys & sought
         if key_range.covers(key) or (with_lower and key == key_range.lower < key_range.upper)
@@ -236,10 +236,10 @@ def test_many_keys_are_found_while_the_store_changes(
         for key in islice(gone, 30):
             store.discard(key)
 
-    found, pauses = drain(steps, change)
+    result, pauses = drain(steps, change)
     assert pauses > 20
-    assert sorted(key for _, key in found) == sorted(wanted)
-    assert all(id_of(key) == each.to_bytes(8, "little") for each, key in found)
+    assert sorted(key for _, key in result) == sorted(wanted)
+    assert all(id_of(key) == id_.to_bytes(8, "little") for id_, key in result)
 
 
 def test_ids_are_compared_while_the_store_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,8 +249,8 @@ def test_ids_are_compared_while_the_store_changes(monkeypatch: pytest.MonkeyPatc
     store = KeyStore(keys[:2_000], leaf_size=16, fan_out=8)
     lacking, late = keys[5_000:], iter(keys[2_000:5_000])
     sought = ids_of(b"".join(sha256(key).digest() for key in keys[:2_000] + lacking))
-    found, _ = drain(not_held(store, WHOLE, sought), lambda: store.load(islice(late, 50)))
-    assert found.tolist() == ids_of(b"".join(sha256(k).digest() for k in lacking)).tolist()
+    result, _ = drain(not_held(store, WHOLE, sought), lambda: store.load(islice(late, 50)))
+    assert result.tolist() == ids_of(b"".join(sha256(k).digest() for k in lacking)).tolist()
 
 
 @given(st.data())
@@ -260,7 +260,7 @@ def test_few_symbols_decode_as_many_do(data: st.DataObject) -> None:
     symbols = Symbols.none(number)
     drawn = data.draw(st.lists(st.tuples(U64, st.sampled_from([1, -1])), max_size=12))
     if number:
-        symbols.add(ids(each for each, _ in drawn), np.array([sign for _, sign in drawn], np.int64))
+        symbols.add(ids(id_ for id_, _ in drawn), np.array([sign for _, sign in drawn], np.int64))
         for index, column, value in data.draw(
             st.lists(st.tuples(st.integers(0, number - 1), st.integers(0, 2), U64), max_size=2)
         ):

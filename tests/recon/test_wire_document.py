@@ -53,8 +53,8 @@ def test_the_event_id_is_made_as_the_table_says() -> None:
     """By nothing but the page's words."""
     text = section("EventIds")
     sort_value, controller, init, event = names(text)
-    head = b"".join(bytes.fromhex(each) for each in ("ce01", "05", "01"))
-    hashed = [sha256(each.encode()).digest()[-8:] for each in (sort_value, controller)]
+    head = b"".join(bytes.fromhex(field) for field in ("ce01", "05", "01"))
+    hashed = [sha256(text.encode()).digest()[-8:] for text in (sort_value, controller)]
     height = b"\x18\xff"
     assert bytes.fromhex(blocks(text)[0]) == head + b"".join(hashed) + init[-4:] + height + event
 
@@ -95,12 +95,14 @@ def test_the_session_with_a_ceramic_one_node() -> None:
         for action in listener.receive(message):
             answerer = "responder" if speaker == "initiator" else "initiator"
             if isinstance(action, Send):
-                said += [(answerer, each) for each in action.messages]
+                said += [(answerer, message) for message in action.messages]
             elif isinstance(action, SendValues):
                 said.append((answerer, Value(key, b"\x01\x17\x18\xff")))
     shown = re.findall(r" {4}(\w+):\n((?: {8}[0-9a-f]+\n)+)", section(RINGS))
     messages = [(speaker, "".join(text.split())) for speaker, text in shown]
-    assert messages == [(speaker, encode(each, KeyForm.BYTES).hex()) for speaker, each in said]
+    assert messages == [
+        (speaker, encode(message, KeyForm.BYTES).hex()) for speaker, message in said
+    ]
 
 
 @pytest.mark.parametrize("name", ["mainnet", "testnet-clay", "dev-unstable", "inmemory"])
@@ -122,7 +124,7 @@ def test_the_hashes() -> None:
     keys = (b"hello", b"other")
     digests = [sha256(key).digest() for key in keys]
     lanes = [
-        sum(int.from_bytes(each[at : at + 4], "little") for each in digests) % 2**32
+        sum(int.from_bytes(digest[at : at + 4], "little") for digest in digests) % 2**32
         for at in range(0, 32, 4)
     ]
     both = Sha256a.of(*keys)

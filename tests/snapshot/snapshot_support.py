@@ -51,8 +51,8 @@ def make_log(data_dir: Path, made: Sequence[Event]) -> None:
 
     async def main() -> None:
         async with open_store(data_dir, NETWORK, settings=QUICK) as store:
-            verdicts = await store.admit_local([each.car for each in made])
-            assert {each.status for each in verdicts} <= {"new", "known"}
+            verdicts = await store.admit_local([event.car for event in made])
+            assert {verdict.status for verdict in verdicts} <= {"new", "known"}
 
     trio.run(main)
 

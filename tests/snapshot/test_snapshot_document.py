@@ -31,15 +31,15 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 def sections(data: bytes) -> list[tuple[bytes, bytes]]:
     """The CIDs (of sha2-256) and blocks that follow each other in a CAR, without its header."""
-    found, at = [], 0
+    read, at = [], 0
     while at < len(data):
         size, at = varint(data, at)
         section, at = data[at : at + size], at + size
         _, end = varint(section, 1)  # version 1, codec
         cid, block = section[: end + 34], section[end + 34 :]
         assert cid[end:] == b"\x12\x20" + sha256(block).digest()
-        found.append((cid, block))
-    return found
+        read.append((cid, block))
+    return read
 
 
 def car_sections(data: bytes) -> list[tuple[bytes, bytes]]:
@@ -55,14 +55,14 @@ class Reader:
         (_, envelope), (cid, manifest), *_ = car_sections((place / "latest.car").read_bytes())
         assert third_party.decode(envelope)["payload"] == cid
         self.manifest: Any = third_party.decode(manifest)
-        self._packs = [self._pack(each.encode("base32")) for each, _ in self.manifest["packs"]]
+        self._packs = [self._pack(pack.encode("base32")) for pack, _ in self.manifest["packs"]]
 
     def _pack(self, cid: str) -> bytes:
         return (self._place / "packs" / f"{cid}.car").read_bytes()
 
     def events(self) -> dict[bytes, list[tuple[bytes, bytes]]]:
         """The blocks of each event, by its EventID."""
-        found: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        leaves: dict[bytes, list[tuple[bytes, bytes]]] = {}
         todo = [tuple(self.manifest["place"])]
         while todo:
             pack, offset, size = todo.pop()
@@ -77,8 +77,8 @@ class Reader:
                 todo += places
             else:
                 for key, (in_pack, start, length) in zip(keys, places, strict=True):
-                    found[key] = sections(self._packs[in_pack][start : start + length])
-        return found
+                    leaves[key] = sections(self._packs[in_pack][start : start + length])
+        return leaves
 
     def _keys(self, node: bytes, at: int) -> list[bytes]:
         keys, last = [], b""
@@ -95,7 +95,7 @@ class Reader:
         return keys
 
     def _places(self, locator: bytes) -> list[tuple[int, int, int]]:
-        found: list[tuple[int, int, int]] = []
+        spans: list[tuple[int, int, int]] = []
         at = pack = end = 0
         while at < len(locator):
             head, at = varint(locator, at)
@@ -106,9 +106,9 @@ class Reader:
             elif kind == 2:
                 gap, at = varint(locator, at)
                 end += gap
-            found.append((pack, end, size))
+            spans.append((pack, end, size))
             end += size
-        return found
+        return spans
 
 
 def run(*words: str) -> None:
@@ -131,10 +131,10 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_third_party_reads_a_snapshot_by_the_page(out: Path) -> None:
     reader = Reader(out)
     assert (reader.manifest["type"], reader.manifest["count"]) == ("recon-node/snapshot", 120)
-    found = reader.events()
-    assert len(found) == 120
+    events = reader.events()
+    assert len(events) == 120
     by_cid = {bytes(event.cid): event for event in MADE}
-    for key, blocks in found.items():
+    for key, blocks in events.items():
         [event] = [by_cid[cid] for cid in by_cid if key.endswith(cid)]
         assert dict(blocks) == dict(car_sections(event.car))
 
@@ -147,8 +147,8 @@ def test_the_tree_as_ipld(out: Path, tmp_path: Path) -> None:
     manifest: Any = third_party.decode(next(iter(blocks.values())))
     assert bytes(manifest["root"]) in blocks
     rendered = [json.loads(line) for line in (tmp_path / "tree.jsonl").open()]
-    assert [CID.decode(each["cid"]["/"]) for each in rendered] == [*map(CID.decode, blocks)]
-    assert [third_party.encode(from_dag_json(each["block"])) for each in rendered] == [
+    assert [CID.decode(node["cid"]["/"]) for node in rendered] == [*map(CID.decode, blocks)]
+    assert [third_party.encode(from_dag_json(node["block"])) for node in rendered] == [
         *blocks.values()
     ]
     assert set(keys_below(manifest["root"], blocks)) == set(Reader(out).events())
@@ -161,7 +161,7 @@ def from_dag_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if value.keys() != {"/"}:
-        return {key: from_dag_json(each) for key, each in value.items()}
+        return {key: from_dag_json(member) for key, member in value.items()}
     if isinstance(value["/"], str):
         return CID.decode(value["/"])
     text = value["/"]["bytes"]

@@ -36,8 +36,8 @@ def from_peers(node: TestnetNode) -> float:
     """Bytes of events that peers have sent to it."""
     text = httpx.get(f"{node.api_url}/metrics", timeout=60).text
     name = r"recon_sync_bytes_total\{[^}]*\}"
-    found = re.findall(rf"^({name}) (\S+)$", text, re.M)
-    return sum(float(v) for k, v in found if '"events"' in k and '"received"' in k)
+    rows = re.findall(rf"^({name}) (\S+)$", text, re.M)
+    return sum(float(v) for k, v in rows if '"events"' in k and '"received"' in k)
 
 
 @pytest.fixture
@@ -108,12 +108,12 @@ async def test_waiting_is_bounded(autojump_clock: trio.testing.MockClock) -> Non
 
 async def test_what_came_by_a_snapshot_is_not_pushed() -> None:
     filling = Filling()
-    some = keys(4)
-    assert filling.without_filled(some) == some
+    first = keys(4)
+    assert filling.without_filled(first) == first
     filling.begin([EVERYTHING])
-    filling.note(some[:2])
-    assert filling.without_filled(some) == some[2:]
-    assert filling.without_filled(some) == some  # once
+    filling.note(first[:2])
+    assert filling.without_filled(first) == first[2:]
+    assert filling.without_filled(first) == first  # once
     assert filling.without_filled(None) == ()
     filling.end()
     assert filling.without_filled(None) is None

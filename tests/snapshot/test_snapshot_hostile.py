@@ -234,9 +234,9 @@ def lying(extents: list[PackExtent], size: int = 1000) -> list[SnapshotFault]:
     whole_log = make_root(Root(leaf.link, len(keys)), PackExtent(0, 0, len(node)), [(name, size)])
     faults: list[SnapshotFault] = []
     reader = SnapshotReader(objects, whole_log, faults.append)
-    [(_, found, at)] = reader.open([whole(leaf.link)])
-    assert isinstance(found, LeafNode)
-    assert reader.events(list(zip(found.keys, at, strict=True))) == []
+    [(_, node, at)] = reader.open([whole(leaf.link)])
+    assert isinstance(node, LeafNode)
+    assert reader.events(list(zip(node.keys, at, strict=True))) == []
     return faults
 
 
@@ -398,7 +398,7 @@ def test_a_signature_has_no_megabytes() -> None:
 def test_what_nobody_foresaw_ends_only_its_source(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SnapshotReader, "events", lambda *given: 1 / 0)
+    monkeypatch.setattr(SnapshotReader, "events", lambda *arguments: 1 / 0)
     report, held = sync(tmp_path / "node", store)
     assert held == 0
     assert "ZeroDivisionError" in str(report.sources[0].error)

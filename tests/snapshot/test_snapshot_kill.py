@@ -31,6 +31,6 @@ def test_a_killed_process_leaves_whole_snapshots(tmp_path: Path) -> None:
         assert not faults
         assert roots
         for root in [roots[-1], read_root(objects)]:
-            found = verify_snapshot(objects, root, lambda done, total: None)
-            assert not found.faults
-            assert found.events == root.manifest.count == 200
+            report = verify_snapshot(objects, root, lambda done, total: None)
+            assert not report.faults
+            assert report.events == root.manifest.count == 200

@@ -31,7 +31,7 @@ def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> 
             open_snapshots(settings, store, KEY) as snapshots,
         ):
             for n in range(3):
-                await store.admit_local([each.car for each in made[n * 10 : n * 10 + 10]])
+                await store.admit_local([event.car for event in made[n * 10 : n * 10 + 10]])
                 while 10 * n + 10 not in await counts():  # noqa: ASYNC110
                     await trio.sleep(20)
             while await counts() != [20, 30]:  # noqa: ASYNC110 - the third one pushes out the first
@@ -53,7 +53,7 @@ def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> 
             failed, good = snapshots.latest.sources
             assert "does not exist" in str(failed.error)
             assert good.error is None
-            assert sum(each.count for each in snapshots.durations.values()) == 1
+            assert sum(duration.count for duration in snapshots.durations.values()) == 1
             assert snapshots.created_at == 0
 
     trio.run(run_other)

@@ -37,7 +37,7 @@ def test_further_sources_are_read_only_as_far_as_they_are_needed(log: Path, tmp_
     assert report.is_whole
     assert count == EVENTS
     assert report.synced.counts == {"new": EVENTS}  # no event was fetched twice
-    first, *others = (each.received for each in report.sources)
+    first, *others = (source.received for source in report.sources)
     assert max(others) < first / 4  # their root objects, which the first one's events equal
 
 
@@ -54,7 +54,7 @@ def test_sources_fill_each_others_gaps(log: Path, tmp_path: Path) -> None:
     report, count = sync(tmp_path / "node", *urls)
     assert count == EVENTS
     assert not report.is_whole
-    assert [each.error is None for each in report.sources] == [True, True, False, False]
+    assert [source.error is None for source in report.sources] == [True, True, False, False]
     assert "does not exist" in str(report.sources[2].error)
     assert "not a root object" in str(report.sources[3].error)
     faults = list(map(str, report.synced.faults))

@@ -118,8 +118,8 @@ def test_a_part_of_the_events(log: Path, tmp_path: Path) -> None:
     assert f"{len(EVENTS)} events" in whole
     of_model = sum(e.header is not None and f"model={e.header.sep_value}" == model for e in EVENTS)
     assert 0 < of_model < len(EVENTS)
-    found = json.loads(checked("verify", tmp_path / "part", "--json"))
-    assert of_model <= found["sound_events"] < len(EVENTS)
+    report = json.loads(checked("verify", tmp_path / "part", "--json"))
+    assert of_model <= report["sound_events"] < len(EVENTS)
 
 
 def test_a_web_server_is_enough_to_read(log: Path, tmp_path: Path) -> None:

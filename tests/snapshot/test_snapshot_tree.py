@@ -29,7 +29,7 @@ def keys_below(branch: Branch, blocks: Blocks) -> list[bytes]:
     if isinstance(node, LeafNode):
         return list(node.keys)
     assert isinstance(node, InnerNode)
-    return [key for each in branches(node, branch.bounds) for key in keys_below(each, blocks)]
+    return [key for child in branches(node, branch.bounds) for key in keys_below(child, blocks)]
 
 
 @given(KEYS)
@@ -115,7 +115,7 @@ def test_equal_sets_and_equal_ranges_need_one_comparison() -> None:
     rng = random.Random(7)
     keys = sorted(rng.randbytes(12) for _ in range(3000))
     ranges = [KeyRange(b"\x10", b"\x40"), KeyRange(b"\x80", b"\xa0")]
-    inside = [key for key in keys if any(each.covers(key) for each in ranges)]
+    inside = [key for key in keys if any(key_range.covers(key) for key_range in ranges)]
     blocks = Blocks()
     root = blocks.build(inside)
     assert root is not None

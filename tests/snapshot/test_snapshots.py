@@ -97,9 +97,9 @@ def test_a_snapshot_grows_by_what_is_new(tmp_path: Path) -> None:
     # Whoever makes it at once makes the same tree, and the grown one has every event.
     elsewhere = memory()
     assert create(tmp_path, elsewhere).root.manifest.tree == second.root.manifest.tree
-    found = verify_snapshot(objects, second.root, lambda done, total: None)
-    assert found.events == second.root.manifest.count
-    assert not found.faults
+    report = verify_snapshot(objects, second.root, lambda done, total: None)
+    assert report.events == second.root.manifest.count
+    assert not report.faults
     assert second.root.manifest.count - first.root.manifest.count == 4
 
 
@@ -124,8 +124,8 @@ def test_an_interrupted_snapshot_is_not_there_and_is_continued(log: Path) -> Non
     objects.put = put  # type: ignore[method-assign]
     sent = objects.traffic.sent
     create(log, objects)
-    assert {each.name for each in objects.list("packs")} == {
-        each.name for each in whole.list("packs")
+    assert {object_.name for object_ in objects.list("packs")} == {
+        object_.name for object_ in whole.list("packs")
     }
     assert objects.traffic.sent - sent < whole.traffic.sent - 4 * PACK
 

@@ -54,10 +54,10 @@ class Blocks(dict[CID, bytes]):
         if root is None:
             changes = [TreeChange(b"", 0, list(store))] if len(store) else []
         else:
-            found = self.answer(differing_leaves(root.link, matcher(store, EVERYTHING), self.seen))
+            leaves = self.answer(differing_leaves(root.link, matcher(store, EVERYTHING), self.seen))
             changes = [
                 TreeChange(branch.link.lower, len(leaf.keys), list(store.keys(branch.bounds)))
-                for branch, leaf in found
+                for branch, leaf in leaves
             ]
         new_root, made = self.answer(update(root, changes, self.seen))
         self.update_blocks(made)

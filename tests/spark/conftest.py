@@ -92,8 +92,8 @@ def store(s3: dict[str, str]) -> Location:
 def place(request: pytest.FixtureRequest) -> Location:
     """An empty directory for tables, on the disk or in an S3 server."""
     name = "tmp_path" if request.param == "disk" else "store"
-    found: Location = request.getfixturevalue(name)
-    return found
+    location: Location = request.getfixturevalue(name)
+    return location
 
 
 @pytest.fixture

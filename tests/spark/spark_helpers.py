@@ -50,7 +50,7 @@ def diagonal(*choices: Sequence[Any]) -> list[Any]:
     """Return all combinations as parameters of a test. Those beside the diagonal, in which each
     choice is once or more, are for `make test-long`."""
     most = max(map(len, choices))
-    short = {tuple(each[number % len(each)] for each in choices) for number in range(most)}
+    short = {tuple(choice[number % len(choice)] for choice in choices) for number in range(most)}
     return [
         pytest.param(*values, marks=() if values in short else pytest.mark.long)
         for values in product(*choices)

@@ -36,8 +36,8 @@ async def anchor(store: Store) -> None:
     while True:
         arrivals = store.proof_arrivals
         pending = await store.reader.pending_proofs(1000)
-        found = [(each.cid, int.from_bytes(each.proof.tx_hash[-32:])) for each in pending]
-        await store.settle_proofs([(cid, time) for cid, time in found if time])
+        times = [(proof.cid, int.from_bytes(proof.proof.tx_hash[-32:])) for proof in pending]
+        await store.settle_proofs([(cid, time) for cid, time in times if time])
         await store.wait_for_proofs(arrivals)
 
 

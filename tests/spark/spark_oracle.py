@@ -32,15 +32,15 @@ SECONDS = {"4102444800": "2100-01-01T00:00:00Z"}
 
 def tables_of(feed: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows of all tables, each table's in the order of its key."""
-    found: dict[str, list[Row]] = {name: [] for name in KEYS}
+    tables: dict[str, list[Row]] = {name: [] for name in KEYS}
     streams: dict[bytes, list[tuple[Row, Event]]] = defaultdict(list)
     for row in feed:
-        found["raw_events"].append({**row, "stream_cid_partition": row["stream_cid"][-1] % 16})
+        tables["raw_events"].append({**row, "stream_cid_partition": row["stream_cid"][-1] % 16})
         streams[row["stream_cid"]].append((row, parse_event(row["car"])))
     for stream in streams.values():
         for name, row in _rows_of_stream(stream, _model_of(stream, streams)):
-            found[name].append(row)
-    return {name: sorted(rows, key=lambda row: row[KEYS[name]]) for name, rows in found.items()}
+            tables[name].append(row)
+    return {name: sorted(rows, key=lambda row: row[KEYS[name]]) for name, rows in tables.items()}
 
 
 def table_rows(directory: Location, name: str) -> list[Row]:
@@ -60,13 +60,13 @@ def sorted_rows(name: str, rows: Iterable[Row]) -> list[Row]:
 def plain(value: Any) -> Any:
     """Maps as dicts and lists as lists, whoever read them."""
     if isinstance(value, tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, list):
-        if value and all(isinstance(each, tuple) for each in value):
+        if value and all(isinstance(item, tuple) for item in value):
             return dict(value)
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     return value
 
 

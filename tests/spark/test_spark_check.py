@@ -53,10 +53,10 @@ def test_rows_that_are_missing_by_their_position_are_told(tables: Path, name: st
     commit = tables / name / "_delta_log" / f"{5:020}.json"
     lines = [line for line in commit.read_text().splitlines() if "add" not in json.loads(line)]
     commit.write_text("\n".join(lines))
-    told = f"{name} is at position 60 but has 55 rows, and should have 60"
+    fault = f"{name} is at position 60 but has 55 rows, and should have 60"
     for command in ("status", "check"):
         result = invoked(command, "--tables", tables)
-        assert (result.exit_code, told in result.stderr) == (1, True)
+        assert (result.exit_code, fault in result.stderr) == (1, True)
 
 
 def _without(file: Path) -> None:

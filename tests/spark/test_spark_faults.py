@@ -91,14 +91,14 @@ def test_what_merges_a_badly_signed_event_is_the_tip(
     for upto in range(2 + changes, len(rows) + 1):
         read_on(sink, rows.slice(0, upto))
         assert_tables(tmp_path, rows.slice(0, upto).to_pylist())
-        found = [
+        faults = [
             row["event_cid"]
             for name in ("stream_tips", "stream_states")
             for row in table_rows(tmp_path, name)
             if row["stream_type"] == 3
         ]
-        assert found[0] == found[1]
-        tips.append(found[0])
+        assert faults[0] == faults[1]
+        tips.append(faults[0])
     on_a = [figures.first, figures.first]  # while there is nothing but A and its anchor
     order = [figures.start, figures.first, *on_a, figures.b, figures.c, figures.later]
     assert tips == [bytes(event.cid) for event in order]
@@ -153,7 +153,7 @@ def test_tables_from_before_get_the_column(tmp_path: Path) -> None:
     fill(tmp_path, rows.slice(0, before), before)
     for name in ("raw_events", "conclusion_events"):
         make_old(tmp_path, name, "fault")
-        assert "fault" not in {each.name for each in DeltaTable(tmp_path / name).schema().fields}
+        assert "fault" not in {field.name for field in DeltaTable(tmp_path / name).schema().fields}
     rebuild(tmp_path, "event_states", None, silent)  # from the old raw_events
     assert_tables(tmp_path, rows.slice(0, before).to_pylist(), [*KEYS][2:])
     fill(tmp_path, rows, before + 1)
@@ -165,15 +165,15 @@ def test_tables_from_before_get_the_column(tmp_path: Path) -> None:
 
 def offers_of(events: Sequence[Event]) -> list[tuple[EventId, bytes]]:
     """Events of some streams as a peer offers them."""
-    found = []
+    rows = []
     headers = {event.cid: event.header for event in events if event.header is not None}
     for init, header in headers.items():
         stream = [event for event in events if event.init == init]
         height = heights({event.cid: event.prevs for event in stream})
         for event in stream:
             key = event.event_id(Network.local(7), header, height[event.cid])
-            found.append((key, event.car))
-    return found
+            rows.append((key, event.car))
+    return rows
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def node(node_processes: NodeProcesses, tmp_path: Path) -> Node:
         async with open_store(tmp_path / "node", Network.local(7)) as store:
             await store.admit_remote(offers_of(figures.all.events))
             pending = await store.reader.pending_proofs(10)
-            times = [(each.cid, int.from_bytes(each.proof.tx_hash[-32:])) for each in pending]
+            times = [(proof.cid, int.from_bytes(proof.proof.tx_hash[-32:])) for proof in pending]
             await store.settle_proofs(times)
             assert store.head == len(figures.all.events)
 

@@ -173,10 +173,10 @@ def saying(*greetings: bytes) -> Iterator[str]:
 def test_what_speaks_no_http_is_told_at_once(greeting: bytes) -> None:
     with saying(greeting, greeting) as url:
         feed = Feed(url, patience=100)
-        told = f"at {url} does not speak HTTP: is it the node's"
-        with pytest.raises(FeedRefusedError, match=told):
+        words = f"at {url} does not speak HTTP: is it the node's"
+        with pytest.raises(FeedRefusedError, match=words):
             feed.head()
-        with pytest.raises(FeedRefusedError, match=told):
+        with pytest.raises(FeedRefusedError, match=words):
             next(feed.read(0, 1, "any"))
 
 
@@ -193,10 +193,10 @@ def test_a_node_that_breaks_off_anywhere_is_asked_again() -> None:
 def test_a_token_that_is_missing_or_wrong_is_told_with_how_it_is_given() -> None:
     answer = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"
     how = "--token-file or RECON_NODE_TOKEN, or to the source 'recon' by its option token"
-    for token, told in ((None, "requires a token"), ("0123", "refuses the token")):
+    for token, words in ((None, "requires a token"), ("0123", "refuses the token")):
         with (
             saying(answer) as url,
-            pytest.raises(FeedRefusedError, match=rf"{url} {told} \(401\): .*{how}") as caught,
+            pytest.raises(FeedRefusedError, match=rf"{url} {words} \(401\): .*{how}") as caught,
         ):
             Feed(url, token=token).head()
         assert "0123" not in str(caught.value)

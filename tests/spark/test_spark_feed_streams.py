@@ -56,8 +56,8 @@ def rows(events: list[Event], times: dict[CID, int]) -> list[tuple[str, dict[str
     [stream] = read_streams(with_partition(feed_rows(events, times)))
     return [
         (name, {k: v for k, v in row.items() if k not in ("position", "conclusion_event_order")})
-        for name, found in rows_of(stream, DERIVED)
-        for row in (dict(zip(own_columns(name), each, strict=True)) for each in found)
+        for name, columns in rows_of(stream, DERIVED)
+        for row in (dict(zip(own_columns(name), values, strict=True)) for values in columns)
     ]
 
 
@@ -85,7 +85,7 @@ def found_in(raw: pa.Table) -> dict[bytes, list[tuple[str, list[tuple[Any, ...]]
     """The rows of the tables that have one for each stream."""
     names = ("stream_tips", "stream_states")
     return {
-        stream.cid: [(name, [*found]) for name, found in rows_of(stream, names)]
+        stream.cid: [(name, [*columns]) for name, columns in rows_of(stream, names)]
         for stream in read_streams(raw)
     }
 
@@ -114,7 +114,7 @@ def test_damaged_rows_are_told(sample: list[Event]) -> None:
     raw = feed_rows(sample)
     cars = [b"junk", *raw["car"].to_pylist()[1:]]
     other = raw["stream_cid"].to_pylist()[0]
-    for damaged, told in (
+    for damaged, words in (
         (
             raw.filter([event.header is None for event in sample]),
             r"not hold the whole stream 0185.*starts with an event that",
@@ -128,5 +128,5 @@ def test_damaged_rows_are_told(sample: list[Event]) -> None:
             "events of another stream under 0185",
         ),
     ):
-        with pytest.raises(TablesError, match=told):
+        with pytest.raises(TablesError, match=words):
             found_in(damaged)

@@ -44,15 +44,15 @@ CERAMIC_ONE = json.loads(
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("flight") / "it's a directory"
-    fill(found, rows_of_scenario(more=50))
-    return found
+    directory_made = tmp_path_factory.mktemp("flight") / "it's a directory"
+    fill(directory_made, rows_of_scenario(more=50))
+    return directory_made
 
 
 @pytest.fixture(scope="module")
 def url(directory: Path) -> Iterator[str]:
-    with served(directory) as found:
-        yield found
+    with served(directory) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +71,8 @@ def test_the_columns_are_those_of_ceramic_one(client: Any) -> None:
     for name, columns in CERAMIC_ONE["columns"].items():
         for table in (name, f"{name}_feed"):
             schema = client.adbc_get_table_schema(table, db_schema_filter="v0")
-            found = {field.name: re.sub(r"\s*\(.*", "", str(field.type)) for field in schema}
-            assert found == columns, table
+            described = {field.name: re.sub(r"\s*\(.*", "", str(field.type)) for field in schema}
+            assert described == columns, table
 
 
 def test_own_tables_have_all_columns_and_rows(
@@ -102,14 +102,19 @@ def test_the_tables_of_ceramic_one_have_the_same_rows(database: Database, direct
 def test_clients_can_list_what_there_is(client: Any) -> None:
     [catalog] = client.adbc_get_objects(depth="all").read_all().to_pylist()
     assert catalog["catalog_name"] == "ceramic"
-    found = {
+    tables_seen = {
         schema["db_schema_name"]: {
             table["table_name"]: table for table in schema["db_schema_tables"]
         }
         for schema in catalog["catalog_db_schemas"]
     }
-    assert {schema: tuple(tables) for schema, tables in found.items()} == {**NAMES, "views": ()}
-    columns = [each["column_name"] for each in found["v0"]["stream_tips"]["table_columns"]]
+    assert {schema: tuple(tables) for schema, tables in tables_seen.items()} == {
+        **NAMES,
+        "views": (),
+    }
+    columns = [
+        column["column_name"] for column in tables_seen["v0"]["stream_tips"]["table_columns"]
+    ]
     assert columns == list(CERAMIC_ONE["columns"]["stream_tips"])
     feed = client.adbc_get_objects(depth="tables", table_name_filter="raw\\_e%\\_feed").read_all()
     names = str(feed.to_pylist())
@@ -142,9 +147,9 @@ def test_a_jdbc_driver_learns_all_that_it_asks_for(url: str) -> None:
     assert one.as_py() == 0
     info = dict(zip(rows["info_name"].to_pylist(), rows["value"].combine_chunks(), strict=True))
     fields = list(rows.schema.field("value").type)
-    found = {number: fields[value.type_code].name for number, value in info.items()}
+    types = {number: fields[value.type_code].name for number, value in info.items()}
     for kind, numbers in READ_BY_JDBC.items():
-        assert {found[number] for number in numbers} == {kind}
+        assert {types[number] for number in numbers} == {kind}
     assert {"select", "where"} <= set(info[508].as_py())
     assert "stream_cid" not in info[508].as_py()
 
@@ -277,7 +282,7 @@ def test_long_values_fit(client: Any) -> None:
     with client.cursor() as cursor:
         cursor.execute(sql)
         batches = list(cursor.fetch_record_batch())
-    assert [len(each) for batch in batches for each in batch["t"].to_pylist()] == [900_000] * 7
+    assert [len(text) for batch in batches for text in batch["t"].to_pylist()] == [900_000] * 7
     assert max(batch.nbytes for batch in batches) < 2.1e6
 
 
@@ -327,7 +332,7 @@ def test_a_client_has_only_so_many_prepared_statements() -> None:
     handles = [statements.add("one", f"SELECT {i}", plan) for i in range(PER_CLIENT + 1)]
     with pytest.raises(RequestError):
         statements.get(handles[0])  # the oldest
-    assert [statements.get(each).sql for each in (other, handles[1], handles[-1])] == [
+    assert [statements.get(handle).sql for handle in (other, handles[1], handles[-1])] == [
         "SELECT 0",
         "SELECT 1",
         f"SELECT {PER_CLIENT}",

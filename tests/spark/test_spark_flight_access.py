@@ -57,18 +57,18 @@ LIMITS = QueryLimits(queries=2, feeds=2, seconds=100, memory_mb=100)
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("hostile")
-    fill(found / "tables", rows_of_scenario())
-    (found / "secret.csv").write_text("a,b\n1,2\n")
-    (found / "tables" / "token").write_text("0123456789abcdef")
-    (found / "tables" / "t.csv").write_text("a,b\n1,2\n")
-    return found
+    directory_made = tmp_path_factory.mktemp("hostile")
+    fill(directory_made / "tables", rows_of_scenario())
+    (directory_made / "secret.csv").write_text("a,b\n1,2\n")
+    (directory_made / "tables" / "token").write_text("0123456789abcdef")
+    (directory_made / "tables" / "t.csv").write_text("a,b\n1,2\n")
+    return directory_made
 
 
 @pytest.fixture(scope="module")
 def url(directory: Path) -> Iterator[str]:
-    with served(directory / "tables", LIMITS) as found:
-        yield found
+    with served(directory / "tables", LIMITS) as address:
+        yield address
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def written(column: pa.Array, **options: Any) -> list[ipc.Parts]:
     with pa.ipc.new_stream(stream, row.schema, options=pa.ipc.IpcWriteOptions(**options)) as to:
         to.write_batch(row)
     messages = pa.ipc.MessageReader.open_stream(stream.getvalue())
-    return [(bytes(each.metadata), bytes(each.body or b"")) for each in messages]
+    return [(bytes(message.metadata), bytes(message.body or b"")) for message in messages]
 
 
 def lying(first: int) -> list[ipc.Parts]:
@@ -371,9 +371,11 @@ def test_calls_are_measured(directory: Path) -> None:
     metrics = FlightMetrics(LIMITS)
 
     def count(status: str) -> float:
-        samples = (each for family in metrics.registry.collect() for each in family.samples)
-        calls = (each for each in samples if each.name.endswith("call_duration_seconds_count"))
-        return sum(each.value for each in calls if each.labels["status"] == status)
+        samples = (sample for family in metrics.registry.collect() for sample in family.samples)
+        calls = (
+            sample for sample in samples if sample.name.endswith("call_duration_seconds_count")
+        )
+        return sum(call.value for call in calls if call.labels["status"] == status)
 
     with served(directory / "tables", LIMITS, metrics=metrics, token=TOKEN) as url:
         with connected(url, TOKEN) as connection:
@@ -477,7 +479,7 @@ def _send_unread(connection: socket.socket, method: str, calls: int) -> None:
         b"te": b"trailers",
         b"authorization": f"Bearer {TOKEN}".encode(),
     }
-    head = b"".join(literal(*each) for each in headers.items())
+    head = b"".join(literal(*header) for header in headers.items())
     ticket = new("Ticket", ticket=packed(new("CommandGetSqlInfo"))).SerializeToString()
     message = b"\0" + _big(len(ticket)) + ticket
     settings = frame(4, 0, 0, struct.pack(">HI", 4, 0))

@@ -257,8 +257,8 @@ def test_tables_in_a_store_are_served(
     fill(store, ROWS.slice(0, 12), ["event_states"])
     sql = "SELECT conclusion_event_order AS n FROM event_states"
     with served(store, workers=QueryWorkers) as url, connected(url) as connection:
-        found = asked(connection, f"{sql} WHERE event_cid = $1", (ROWS["event_cid"][4].as_py(),))
-        assert found.to_pylist() == [{"n": 5}]
+        row = asked(connection, f"{sql} WHERE event_cid = $1", (ROWS["event_cid"][4].as_py(),))
+        assert row.to_pylist() == [{"n": 5}]
         with following(connection, sql.replace("event_states", "event_states_feed")) as rows:
             assert [next(rows)["n"] for _ in range(12)] == list(range(1, 13))
             fill(store, ROWS.slice(0, 20), ["event_states"])

@@ -53,8 +53,8 @@ def tables(template: Path, tmp_path: Path) -> Path:
 
 
 def forgotten(directory: Path, whom: object) -> dict[str, Any]:
-    found = json.loads(printed("forget", "--tables", directory, whom, "--yes", "--json"))
-    return dict(found)
+    report = json.loads(printed("forget", "--tables", directory, whom, "--yes", "--json"))
+    return dict(report)
 
 
 def titles_in_view(directory: Path) -> list[str]:
@@ -81,9 +81,9 @@ def test_nothing_of_a_stream_remains(tables: Path, whom: str) -> None:
     views = len(titles_in_view(tables))
     cid = bytes(HIDDEN.cid)
     assert any(SECRET in row["car"] for row in before[RAW])
-    found = forgotten(tables, whom)
-    assert found["streams"] == 1
-    assert found["tables"][RAW] == 2
+    report = forgotten(tables, whom)
+    assert report["streams"] == 1
+    assert report["tables"][RAW] == 2
     assert_nothing_remains(tables)
     for name, rows in before.items():
         after = table_rows(tables, name)
@@ -94,7 +94,7 @@ def test_nothing_of_a_stream_remains(tables: Path, whom: str) -> None:
         assert after == wanted, name
     assert len(titles_in_view(tables)) == views - 1
     told("check", "--deep", "--tables", tables)
-    assert forgotten(tables, whom)["tables"] == dict.fromkeys(found["tables"], 0)
+    assert forgotten(tables, whom)["tables"] == dict.fromkeys(report["tables"], 0)
 
 
 def test_what_comes_of_it_later_is_left_out_also_by_a_rebuild(tables: Path) -> None:

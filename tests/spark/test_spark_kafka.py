@@ -44,17 +44,17 @@ def read(cluster: Broker, topic: str) -> list[tuple[str, dict[str, Any]]]:
             "auto.offset.reset": "earliest",
         }
     )
-    found, left = [], {0}
+    messages, left = [], {0}
     consumer.assign([TopicPartition(topic, 0, 0)])
     while left:
         message = consumer.poll(10)
         assert message is not None
         if message.error() is None:
-            found.append((message.key().decode(), json.loads(message.value())))
+            messages.append((message.key().decode(), json.loads(message.value())))
         else:
             left.discard(message.partition())
     consumer.close()
-    return found
+    return messages
 
 
 def command(cluster: Broker, tables: Path, prefix: str, *names: str) -> list[str]:
@@ -79,8 +79,8 @@ def test_every_event_is_sent_once_and_a_stream_in_its_order(
     sink = Sink(Tables(tmp_path, EPOCH))
     for end in (20, 21, 40, len(ROWS)):
         read_on(sink, ROWS.slice(0, end))
-        told = exported(cluster, tmp_path, "one", "raw_events", "stream_states")
-        assert {line["table"] for line in told} == {"raw_events", "stream_states"}
+        output = exported(cluster, tmp_path, "one", "raw_events", "stream_states")
+        assert {line["table"] for line in output} == {"raw_events", "stream_states"}
     assert exported(cluster, tmp_path, "one", "raw_events", "stream_states") == []
     sent = read(cluster, "one.raw_events")
     assert sorted(row["position"] for _, row in sent) == list(range(1, len(ROWS) + 1))
@@ -172,5 +172,7 @@ def test_files_that_overlap_are_read_together(
         for row in rows.to_pylist():
             by_stream[row["stream_cid"]].append(row["position"])
     assert groups > 16
-    assert sorted(p for some in by_stream.values() for p in some) == list(range(1, len(ROWS) + 1))
+    assert sorted(p for positions in by_stream.values() for p in positions) == list(
+        range(1, len(ROWS) + 1)
+    )
     assert all(positions == sorted(positions) for positions in by_stream.values())

@@ -46,9 +46,9 @@ KINDS = {"insert", "update_preimage", "update_postimage"}
 
 
 def rows_in(table: DeltaTable) -> dict[bytes, int]:
-    found = query({"t": table}, "SELECT stream_cid, event_height FROM t").to_pylist()
-    assert len({each["stream_cid"] for each in found}) == len(found)
-    return {each["stream_cid"]: each["event_height"] for each in found}
+    rows = query({"t": table}, "SELECT stream_cid, event_height FROM t").to_pylist()
+    assert len({row["stream_cid"] for row in rows}) == len(rows)
+    return {row["stream_cid"]: row["event_height"] for row in rows}
 
 
 def replayed(path: Location) -> dict[bytes, int]:
@@ -56,9 +56,9 @@ def replayed(path: Location) -> dict[bytes, int]:
     rows: dict[bytes, int] = {}
     feed = pa.table(open_delta_table(path).load_cdf(starting_version=0).read_all())
     by_version: dict[int, dict[str, dict[bytes, int]]] = {}
-    for each in feed.to_pylist():
-        kinds = by_version.setdefault(each["_commit_version"], {kind: {} for kind in KINDS})
-        kinds[each["_change_type"]][each["stream_cid"]] = each["event_height"]
+    for change in feed.to_pylist():
+        kinds = by_version.setdefault(change["_commit_version"], {kind: {} for kind in KINDS})
+        kinds[change["_change_type"]][change["stream_cid"]] = change["event_height"]
     for _, kinds in sorted(by_version.items()):
         before, after = kinds["update_preimage"], kinds["update_postimage"]
         assert before.keys() == after.keys()
@@ -120,8 +120,8 @@ def test_a_few_rows_rewrite_few_bytes_and_files_stay_bounded(place: Location) ->
     table.put(table_of(dict.fromkeys(range(streams), 0)), 1)
     chance = random.Random(37)
     for position in range(2, 12):
-        some = {chance.randrange(streams): position for _ in range(32)}
-        table.put(table_of(some), position)
+        changed = {chance.randrange(streams): position for _ in range(32)}
+        table.put(table_of(changed), position)
     delta = open_delta_table(place)
     actions = read_commit(place, delta.version())
     written = sum(a[kind]["size"] for a in actions for kind in ("add", "cdc") if kind in a)
@@ -168,13 +168,13 @@ def test_a_table_of_an_older_version_in_a_store_goes_on_in_leaves(
     assert rows_in(delta) == replayed(store) == expected
     names = names_of(delta)
     assert sum(name.endswith(".leaf.parquet") for name in names) >= 4
-    found = dataset_of(store, delta, names)
-    heights = found.to_table(columns=["stream_cid", "event_height"])
+    dataset = dataset_of(store, delta, names)
+    heights = dataset.to_table(columns=["stream_cid", "event_height"])
     assert dict(zip(*(column.to_pylist() for column in heights.columns), strict=True)) == expected
     where = ds.field("stream_id") == row(2, 0)["stream_id"]
     where &= ds.field("stream_cid_partition") == partition_of(cid_of(2))
-    assert found.to_table(filter=where)["event_height"].to_pylist() == [3]
-    assert len([*found.get_fragments(where)]) == 1
+    assert dataset.to_table(filter=where)["event_height"].to_pylist() == [3]
+    assert len([*dataset.get_fragments(where)]) == 1
 
 
 def test_where_files_cannot_be_put_if_absent_rows_are_merged(store: Location) -> None:
@@ -225,7 +225,9 @@ def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(place: L
     context.set_forkserver_preload(["spark_sink.tables.sink_table"])
     kills = 0
     while SinkTable(SPEC, place, EPOCH).position == 1:
-        assert rows_in(open_delta_table(place)) == {cid_of(each): before[each] for each in before}
+        assert rows_in(open_delta_table(place)) == {
+            cid_of(stream): before[stream] for stream in before
+        }
         process = context.Process(target=put_and_die, args=(place, EPOCH, change, kills))
         process.start()
         process.join(60)
@@ -233,16 +235,16 @@ def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(place: L
         kills += 1
     assert kills > 5, "the files of rows and changes, the entry of the log, and after it"
     after = before | change
-    assert rows_in(open_delta_table(place)) == {cid_of(each): after[each] for each in after}
+    assert rows_in(open_delta_table(place)) == {cid_of(stream): after[stream] for stream in after}
     table = SinkTable(SPEC, place, EPOCH)
     table.put(table_of({2: 5}), 3)  # and it goes on from there
     assert replayed(place) == rows_in(open_delta_table(place))
     assert replayed(place)[cid_of(2)] == 5
     delta = open_delta_table(place)
-    found = delta.vacuum(0, enforce_retention_duration=False, dry_run=True, full=True)
+    files = delta.vacuum(0, enforce_retention_duration=False, dry_run=True, full=True)
     unused = {file.path for file in files_below(place)} - {*names_of(delta)}
-    assert {*found} == {name for name in unused if not name.startswith("_delta_log")}
-    assert len(found) > kills
+    assert {*files} == {name for name in unused if not name.startswith("_delta_log")}
+    assert len(files) > kills
 
 
 def test_of_processes_that_commit_at_once_one_succeeds_each_time(place: Location) -> None:
@@ -251,7 +253,7 @@ def test_of_processes_that_commit_at_once_one_succeeds_each_time(place: Location
     context = get_context("forkserver")
     context.set_forkserver_preload(["spark_sink.tables.sink_table"])
     processes = [
-        context.Process(target=put_often, args=(place, EPOCH, each, times)) for each in streams
+        context.Process(target=put_often, args=(place, EPOCH, stream, times)) for stream in streams
     ]
     for process in processes:
         process.start()
@@ -260,7 +262,7 @@ def test_of_processes_that_commit_at_once_one_succeeds_each_time(place: Location
         assert process.exitcode == 0
     table = open_delta_table(place)
     assert SinkTable(SPEC, place, EPOCH).position == table.version() == times * len(streams)
-    assert rows_in(table) == replayed(place) == {cid_of(each): times for each in streams}
+    assert rows_in(table) == replayed(place) == {cid_of(stream): times for stream in streams}
 
 
 @pytest.mark.parametrize("arrives", [True, False])

@@ -161,7 +161,7 @@ class Run:
             for row in self.rows["stream_states"].values()
             if dict(row["dimensions"])["model"] in done.arrived.values()
         ]
-        lacking = {no_version(each) for each in done.versions}
+        lacking = {no_version(version) for version in done.versions}
         of_changed += [
             row["stream_cid"]
             for row in self.rows["event_states"].values()
@@ -336,5 +336,5 @@ def test_a_model_s_author_does_not_have_its_documents_computed_again(
         tables.append(feed_rows(events, times))
         computed.clear()
         derivation.Derivation(tables).catch_up()
-        assert sorted(cid for some in computed for cid in some) == sorted(expected)
+        assert sorted(cid for cids in computed for cid in cids) == sorted(expected)
         assert_tables(tables.directory, feed_rows(events, times).to_pylist())

@@ -56,12 +56,12 @@ def test_what_the_kernel_did_is_told() -> None:
     before = MemoryAllowance(1200 * 1024**2, 1)
     assert why_killed(before, before, None) is None
     assert why_killed(before, before, 1) is None
-    told = why_killed(before, MemoryAllowance(before.limit, 2), None)
-    assert told is not None
-    assert "beyond its memory limit of 1,200 MiB. The pipeline needs 2 GiB" in told
-    told = why_killed(before, before, -signal.SIGKILL)
-    assert told is not None
-    assert told.startswith("Spark's Java was killed, probably because the memory of the machine")
+    reason = why_killed(before, MemoryAllowance(before.limit, 2), None)
+    assert reason is not None
+    assert "beyond its memory limit of 1,200 MiB. The pipeline needs 2 GiB" in reason
+    reason = why_killed(before, before, -signal.SIGKILL)
+    assert reason is not None
+    assert reason.startswith("Spark's Java was killed, probably because the memory of the machine")
 
 
 def test_a_run_that_was_killed_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_run_that_was_killed_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_a_java_that_is_gone_is_named() -> None:
-    told = str(translate(Py4JError("An error occurred while calling o49.toArrow")))
-    assert told.startswith("Spark failed: its Java process is gone")
+    text = str(translate(Py4JError("An error occurred while calling o49.toArrow")))
+    assert text.startswith("Spark failed: its Java process is gone")
     answered = Py4JError("An error occurred while calling z:x. Trace:\njava.lang.Error: 42")
     assert "is gone" not in str(translate(answered))

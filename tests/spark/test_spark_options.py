@@ -34,8 +34,8 @@ def test_filters_that_the_node_can_answer_are_not_refused(filters: dict[str, str
 def test_filters_are_as_the_node_compares_them() -> None:
     """A StreamID may be written in any base, the sort value of an event is in base36."""
     model = "f" + METAMODEL.to_bytes().hex()
-    found = parse(sortKey="model", sortValue=model, streamId=model).feed.filters
-    assert found["sortValue"] == found["streamId"] == "kh4q0ozorrgaq2mezktnrmdwleo1d"
+    filters = parse(sortKey="model", sortValue=model, streamId=model).feed.filters
+    assert filters["sortValue"] == filters["streamId"] == "kh4q0ozorrgaq2mezktnrmdwleo1d"
 
 
 def test_what_spark_adds_is_not_refused() -> None:

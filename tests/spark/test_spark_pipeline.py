@@ -303,8 +303,8 @@ def test_workers_are_asked_whether_they_can_do_the_work(
 
 def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
     def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = [[sys.executable], [pyspark.__file__], [json.dumps(sys.path)]]
-        yield pa.RecordBatch.from_arrays(list(map(pa.array, found)), ["python", "pyspark", "path"])
+        paths = [[sys.executable], [pyspark.__file__], [json.dumps(sys.path)]]
+        yield pa.RecordBatch.from_arrays(list(map(pa.array, paths)), ["python", "pyspark", "path"])
 
     frame = spark.range(1).mapInArrow(where, "python string, pyspark string, path string")
     row = frame.first()
@@ -322,9 +322,9 @@ def test_it_is_found_by_its_name_in_a_session_that_was_told_nothing(
     busiest, documents = Counter(map(str, models)).most_common(1)[0]
     options = {"url": full_node.url, "sortKey": "model", "sortValue": busiest}
     frame = spark.newSession().read.format("recon").options(**options).load()
-    found = Counter(row.event_type for row in frame.select("event_type").collect())
-    assert found["init"] == documents
-    assert 0 < sum(found.values()) < len(sample)
+    counts = Counter(row.event_type for row in frame.select("event_type").collect())
+    assert counts["init"] == documents
+    assert 0 < sum(counts.values()) < len(sample)
 
 
 @contextmanager

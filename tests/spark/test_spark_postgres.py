@@ -27,8 +27,8 @@ SCHEMA = "ceramic"
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Server]:
-    with server() as found:
-        yield found
+    with server() as database_url:
+        yield database_url
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_every_table_can_be_copied(database: Server, tmp_path: Path) -> None:
         f"SELECT previous FROM {SCHEMA}.conclusion_events WHERE cardinality(previous) = 2",
     )
     assert database.ask(dimensions)[0][0]["model"].startswith("kh4q0ozorrgaq2mezktnrmdwleo1d")
-    assert all(CID.parse(each) for each in database.ask(previous)[0][0])
+    assert all(CID.parse(cid) for cid in database.ask(previous)[0][0])
 
 
 def test_a_view_is_followed_with_its_columns(database: Server, tmp_path: Path) -> None:

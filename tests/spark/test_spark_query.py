@@ -221,7 +221,7 @@ def test_text_where_the_tables_have_bytes_is_hinted_at(tables: Path, sample: lis
     assert init.header is not None
     cid, stream, model = str(init.cid), str(init.stream_id(init.header)), init.header.sep_value
     kinds = cycle(("event_cid", "count(*)", "max(position), sum(events)"))
-    for where, told in (
+    for where, words in (
         (
             f"event_cid = '{cid}'",
             f"event_cid is bytes, not text: compare it with from_cid('{cid}')",
@@ -235,7 +235,7 @@ def test_text_where_the_tables_have_bytes_is_hinted_at(tables: Path, sample: lis
         text = hinted(tables, f"SELECT {next(kinds)} FROM stream_tips t WHERE {where}")
         assert text.startswith("Hint: ")
         assert text.count("\n") == 1
-        assert told in text
+        assert words in text
     for where in (
         f"event_cid = from_cid('{cid}') AND false",
         f"stream_cid = stream_cid_of('{stream}') AND false",
@@ -249,10 +249,10 @@ def test_text_where_the_tables_have_bytes_is_hinted_at(tables: Path, sample: lis
 
 
 def test_json_in_bytes_is_hinted_at(tables: Path) -> None:
-    told = "Hint: data is bytes: use decode(data)->'$.content'\n"
+    hint = "Hint: data is bytes: use decode(data)->'$.content'\n"
     states = "FROM stream_states LIMIT 3"
-    assert hinted(tables, f"SELECT stream_id, data->'$.content' AS c {states}") == told
-    assert hinted(tables, f"SELECT s.data ->> '$.content' {states[:18]} s LIMIT 3") == told
+    assert hinted(tables, f"SELECT stream_id, data->'$.content' AS c {states}") == hint
+    assert hinted(tables, f"SELECT s.data ->> '$.content' {states[:18]} s LIMIT 3") == hint
     assert hinted(tables, f"SELECT decode(data)->'$.nothing' {states}") == ""
     assert hinted(tables, f"SELECT stream_id, data {states}") == ""
 
@@ -312,7 +312,7 @@ def test_rows_come_in_their_order_and_all_of_them(tables: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "words"),
     [
         ("SELECT cid('abc'::BLOB)", "no CIDv1"),
         ("SELECT from_cid('abc')", "not a CID: 'abc' is not valid multibase"),
@@ -332,9 +332,9 @@ def test_rows_come_in_their_order_and_all_of_them(tables: Path) -> None:
         ("SELECT 'x'::INTEGER FROM raw_events", "Could not convert string 'x' to INT32"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(tables: Path, sql: str, told: str) -> None:
+def test_what_is_wrong_is_told_in_one_line(tables: Path, sql: str, words: str) -> None:
     text = refused("--tables", tables, sql)
-    assert told in text
+    assert words in text
     assert "site-packages" not in text
     assert "LINE 1" not in text
 
@@ -408,12 +408,12 @@ def test_ctrl_c_ends_the_command_also_while_duckdb_is_at_one_value(
         wait_until(begun.exists, "DuckDB has begun")
         start = cpu_time(running.cpu_times())
         wait_until(lambda: cpu_time(running.cpu_times()) > start + 0.5, "DuckDB is at the list")
-        told = cpu_time(running.cpu_times())
+        used = cpu_time(running.cpu_times())
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=60) == ("", "Aborted!\n")
         assert process.returncode == 130
     spent = cpu_time(resource.getrusage(resource.RUSAGE_CHILDREN)) - before
-    assert spent - told < 10  # it takes 1.1 s; DuckDB would take 20
+    assert spent - used < 10  # it takes 1.1 s; DuckDB would take 20
 
 
 def cpu_time(times: Any) -> float:

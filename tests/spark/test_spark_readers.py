@@ -46,11 +46,11 @@ def test_duckdb_reads_the_tables_and_views(tmp_path: Path) -> None:
     command = [duckdb_python(), "-c", PROGRAM, delta_extension(), str(tmp_path), *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = dict(map(json.loads, done.stdout.splitlines()))
-    assert set(found) == set(names)
+    readings = dict(map(json.loads, done.stdout.splitlines()))
+    assert set(readings) == set(names)
     for name, spec in TABLES.items():
         rows = table_rows(tmp_path, name)
         wanted = sorted([row["stream_cid"].hex().upper(), row[spec.order]] for row in rows)
-        assert [row[:2] for row in found[name]] == wanted, name
-    assert len(found["views/posts"]) == 4
-    assert bytes(first.cid).hex().upper() in {row[0] for row in found["views/posts"]}
+        assert [row[:2] for row in readings[name]] == wanted, name
+    assert len(readings["views/posts"]) == 4
+    assert bytes(first.cid).hex().upper() in {row[0] for row in readings["views/posts"]}

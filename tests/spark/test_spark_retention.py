@@ -30,7 +30,7 @@ def small_batches(
     documents: int,
     batches: int,
     size: float | None,
-    each: int = 1,
+    updates: int = 1,
 ) -> float:
     """Change a few of many streams in each batch; return how many times the live size is there."""
     model = next(event for event in sample if event.header and event.header.model)
@@ -39,21 +39,21 @@ def small_batches(
     events = [
         document(model.header.model, {"n": n}, n.to_bytes(4, "big")) for n in range(documents)
     ]
-    for n in range(batches * each):
+    for n in range(batches * updates):
         events.append(change(events[n % documents], replace("/n", -n)))
     sink = Sink(Tables(directory, EPOCH))
     sink.tables.set_retention(Retention(1.0, size))
     rows = feed_rows(events)
-    for end in range(documents, len(events) + 1, each):
+    for end in range(documents, len(events) + 1, updates):
         read_on(sink, rows.slice(0, end))
         sink.tables.tidy(idle=True)
     sink.finish()
-    found = table_status(directory)
-    assert all(table.files < 300 for table in found)  # those of streams are small
-    written = sum(file.size for t in found for file in files_below(directory / t.name))
-    assert sum(table.total for table in found) == written
-    logs = sum(f.size for t in found for f in files_below(directory / t.name, "_delta_log"))
-    return (written - logs) / sum(table.size for table in found)
+    status = table_status(directory)
+    assert all(table.files < 300 for table in status)  # those of streams are small
+    written = sum(file.size for t in status for file in files_below(directory / t.name))
+    assert sum(table.total for table in status) == written
+    logs = sum(f.size for t in status for f in files_below(directory / t.name, "_delta_log"))
+    return (written - logs) / sum(table.size for table in status)
 
 
 @pytest.mark.long
@@ -62,8 +62,8 @@ def test_small_batches_do_not_fill_the_disk(
 ) -> None:
     monkeypatch.setattr(retention, "LEAST_KEPT", 10_000)
     monkeypatch.setattr(retention, "_GRACE", 0.0)
-    assert small_batches(tmp_path / "bounded", sample, 600, 50, None, each=8) < 3
-    assert small_batches(tmp_path / "by-time", sample, 600, 50, math.inf, each=8) > 6
+    assert small_batches(tmp_path / "bounded", sample, 600, 50, None, updates=8) < 3
+    assert small_batches(tmp_path / "by-time", sample, 600, 50, math.inf, updates=8) > 6
 
 
 class Versions:

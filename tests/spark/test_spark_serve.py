@@ -25,9 +25,9 @@ SERVE = [sys.executable, "-m", "spark_sink", "serve", "--listen", "127.0.0.1:0",
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("served")
-    fill(found, rows_of_scenario())
-    return found
+    directory = tmp_path_factory.mktemp("served")
+    fill(directory, rows_of_scenario())
+    return directory
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_it_says_that_there_are_no_tables_yet(tmp_path: Path) -> None:
         process.stdout.close()
         process.terminate()
         assert process.wait(60) == 0
-    assert [each["event"] for each in events] == ["serving", "no_tables"]
+    assert [event["event"] for event in events] == ["serving", "no_tables"]
     assert events[1]["level"] == "warning"
     assert events[1]["reason"] == f"there are no tables in {tmp_path}: spark-sink run creates them"
 

@@ -50,7 +50,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
 def test_another_client_gets_its_share_at_once() -> None:
     statements = Statements(4)
     with ExitStack() as stack:
-        assert all(statements.begin(HERE, f"here {each}", stack) for each in range(4))
+        assert all(statements.begin(HERE, f"here {number}", stack) for number in range(4))
         assert not statements.begin(HERE, "one more", stack)
         assert statements.begin(THERE, "there 0", stack)
         assert statements.begin(THERE, "there 1", stack)
@@ -65,7 +65,7 @@ def test_only_the_quick_lane_gives_way_to_a_statement_of_the_same_client(
         statements = Statements(4)
     with ExitStack() as stack, ExitStack() as first:
         assert statements.begin(HERE, "0", first)
-        assert all(statements.begin(HERE, str(each), stack) for each in range(1, 4))
+        assert all(statements.begin(HERE, str(number), stack) for number in range(1, 4))
         assert statements.begin(HERE, "4", stack)
         assert statements.given_way == ["2"]
         first.close()  # three are left, of which the first two may last
@@ -85,13 +85,13 @@ def test_a_statement_waits_for_its_turn_and_only_so_many_do() -> None:
     threads = [threading.Thread(target=wait_for_turn) for _ in range(MAX_WAITING)]
     with ExitStack() as stack:
         assert statements.begin(HERE, "first", stack)
-        for each in threads:
-            each.start()
+        for thread in threads:
+            thread.start()
         while len(statements.turns._waiting) < MAX_WAITING:
             time.sleep(0.01)
         assert not statements.begin(HERE, "too many", stack, wait=60)
         assert not got
-    for each in threads:
-        each.join(60)
+    for thread in threads:
+        thread.join(60)
     assert got == [True] * MAX_WAITING
     assert not statements.given_way

@@ -71,12 +71,12 @@ def test_the_rows_are_the_events(url: str, sample: list[Event]) -> None:
     rows, partitions = table(url=url, partitions="4", signers=controller_of(KEY))
     assert partitions == 4
     positions = {event.cid: at for at, event in enumerate(sample, 1)}
-    found = {row["event_cid"]: row for row in rows.to_pylist()}
+    by_cid = {row["event_cid"]: row for row in rows.to_pylist()}
     with LogSource(Path(url).parent / "node") as source:
         delivered = {row[0]: row[4] for row in source.feed_rows(0, len(sample))}
-    assert len(found) == rows.num_rows == len(sample)
+    assert len(by_cid) == rows.num_rows == len(sample)
     for event in sample:
-        row = found[bytes(event.cid)]
+        row = by_cid[bytes(event.cid)]
         assert row["car"] == event.car
         assert row["stream_cid"] == bytes(event.init)
         assert row["event_type"] == event.kind.value
@@ -131,9 +131,9 @@ def test_spark_reads_a_snapshot_and_the_rest_from_a_feed(
     old = spark.read.format("recon_snapshot").options(**options).load()
     feed = spark.read.format("recon").option("url", full_node.url).load()
     new = feed.join(broadcast(old.select("event_id")), "event_id", "left_anti")
-    found = [row.event_cid for row in old.unionByName(new).select("event_cid").collect()]
-    assert len(found) == len(sample)
-    assert {bytes(cid) for cid in found} == {bytes(event.cid) for event in sample}
+    cids = [row.event_cid for row in old.unionByName(new).select("event_cid").collect()]
+    assert len(cids) == len(sample)
+    assert {bytes(cid) for cid in cids} == {bytes(event.cid) for event in sample}
 
 
 @pytest.mark.spark

@@ -55,7 +55,7 @@ def positions_of(url: str, **options: str) -> list[int]:
     """What a batch read of the source yields."""
     source = ReconDataSource({"url": url, **options})
     reader = source.reader(source.schema())
-    batches = [batch for each in reader.partitions() for batch in reader.read(each)]
+    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     return [at for batch in batches for at in batch["position"].to_pylist()]
 
 
@@ -72,11 +72,13 @@ def test_ranges_are_those_of_the_rows(
     partitions = reader.partitions(start, end)
     assert partitions == stream_reader(**options).partitions(start, end)
     assert len(partitions) == 3
-    ranges = [batch for each in partitions for batch in reader.read(each)]
+    ranges = [batch for partition in partitions for batch in reader.read(partition)]
     assert all(batch.schema.names == source.schema().names for batch in ranges)
     feed = pickle.loads(pickle.dumps(SourceOptions.parse(options).feed))
     batches = [
-        row for each in ranges_in(pa.Table.from_batches(ranges)) for row in read_range(feed, each)
+        row
+        for range_read in ranges_in(pa.Table.from_batches(ranges))
+        for row in read_range(feed, range_read)
     ]
     rows = pa.Table.from_batches(batches, FEED)
     assert rows.select(COLUMNS) == feed_rows(sample).slice(0, 900).select(COLUMNS)
@@ -106,8 +108,8 @@ def test_a_filter_is_the_node_s_and_positions_stay(full_node: Node, sample: list
     for position, event in enumerate(sample, 1):
         streams.setdefault(bytes(event.init), []).append(position)
     headers = [(event, event.header) for event in sample if event.header is not None]
-    init, header = max(headers, key=lambda each: len(streams[each[0].cid]))
-    [shard] = (each for n in range(1, 5) if (each := Shard.of(n, 4)).covers(header.controller))
+    init, header = max(headers, key=lambda stream: len(streams[stream[0].cid]))
+    [shard] = (part for n in range(1, 5) if (part := Shard.of(n, 4)).covers(header.controller))
     by_header = {
         "sortKey": (header.sep_key, lambda other: other.sep_key == header.sep_key),
         "sortValue": (header.sep_value, lambda other: other.sep_value == header.sep_value),

@@ -71,8 +71,8 @@ def test_tables_are_right_though_executors_are_killed(
     tables = place / "tables"
     before = cluster.executors()
     options = run_options(cluster, full_node, tables)
-    told = cluster.run(sys.executable, CHILD, tmp_path, *options)
-    assert '"position": 930' in told
+    output = cluster.run(sys.executable, CHILD, tmp_path, *options)
+    assert '"position": 930' in output
     killed = {(tmp_path / name).read_text() for name in ("fetch", "compute")}
     assert len(killed) == 2
     assert len(cluster.executors() - before) == 4, "two were there, two came for those killed"
@@ -138,13 +138,13 @@ def test_spark_submit_runs_a_program_that_reads_the_source(
     cluster: Cluster, full_node: Node, tmp_path: Path, sample: list[Event]
 ) -> None:
     before = cluster.executors()
-    told = cluster.run(
+    output = cluster.run(
         *("spark-submit", "--master", cluster.master, "--driver-memory", "600m"),
         *configured("--conf", FRUGAL | {"spark.sql.shuffle.partitions": "2"}),
         *(EXAMPLES / "streams.py", full_node.url, tmp_path),
     )
     streams = len({event.init for event in sample})
-    assert f"{streams} streams, {len(sample)} events" in told
+    assert f"{streams} streams, {len(sample)} events" in output
     assert len(cluster.executors() - before) == 2, "both workers did a part"
     assert ds.dataset(tmp_path / "streams").count_rows() == streams
 
@@ -154,8 +154,8 @@ def test_spark_submit_runs_spark_sink(cluster: Cluster, full_node: Node, tmp_pat
     submit = ("spark-submit", "--master", cluster.master, *configured("--conf", FRUGAL))
     options = ("run", "--url", full_node.url, "--tables", tmp_path, "--once")
     before = cluster.executors()
-    told = cluster.run(*submit, EXAMPLES / "spark_sink_job.py", *options)
-    assert '"event": "stopped", "position": 930' in told
+    output = cluster.run(*submit, EXAMPLES / "spark_sink_job.py", *options)
+    assert '"event": "stopped", "position": 930' in output
     assert len(cluster.executors() - before) == 2
     assert_tables(tmp_path, full_node.feed())
 
@@ -173,8 +173,8 @@ def test_what_spark_submit_is_told_holds(cluster: Cluster, tmp_path: Path) -> No
         "spark = start_session(find_java(), scratch, settings=settings)\n"
         f"print([spark.sparkContext.getConf().get(name) for name in {names}])\n"
     )
-    told = {"spark.sql.shuffle.partitions": "3", "spark.x": "told"}
-    submit = ("spark-submit", "--master", "local[3]", *configured("--conf", told))
+    settings = {"spark.sql.shuffle.partitions": "3", "spark.x": "told"}
+    submit = ("spark-submit", "--master", "local[3]", *configured("--conf", settings))
     assert cluster.run(*submit, script) == "['local[3]', 'false', '3', 'given']\n"
 
 
@@ -197,9 +197,9 @@ def test_workers_without_the_package_are_told(
     own = ("recon_node", "spark_sink", "pyspark_recon", "__editable__", "_recon_node")
     for path in sys.path:
         if path.endswith("site-packages"):
-            for found in Path(path).iterdir():
-                if not found.name.startswith(own) and found.suffix != ".pth":
-                    (packages / found.name).symlink_to(found)
+            for file in Path(path).iterdir():
+                if not file.name.startswith(own) and file.suffix != ".pth":
+                    (packages / file.name).symlink_to(file)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}" exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)

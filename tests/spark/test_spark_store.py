@@ -52,8 +52,8 @@ def test_tables_in_a_store_are_kept_as_on_a_disk(store: Location) -> None:
     assert_tables(store, ROWS.to_pylist())
     assert not [f for f in files_below(store) if f.path.startswith("_")]
     where = ("--tables", store)
-    found = json.loads(told("status", *where, "--json"))["tables"]
-    assert {table["position"] for table in found} == {len(ROWS)}
+    tables = json.loads(told("status", *where, "--json"))["tables"]
+    assert {table["position"] for table in tables} == {len(ROWS)}
     assert told("optimize", *where, "raw_events").split()[0] == "raw_events"
     sql = "SELECT count(*) AS n, max(position) AS last FROM raw_events WHERE stream_cid IS NOT NULL"
     assert json.loads(told("query", *where, sql)) == {"n": len(ROWS), "last": len(ROWS)}

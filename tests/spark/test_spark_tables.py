@@ -181,14 +181,14 @@ def test_what_delta_rs_merges_into_a_table_is_in_small_row_groups(
 
 def test_history_as_other_writers_tell_it(tmp_path: Path) -> None:
     Tables(tmp_path, EPOCH, ())
-    for text, told in (
+    for text, words in (
         ("7 days", timedelta(days=7)),
         ("interval 1 week", timedelta(weeks=1)),
         ("INTERVAL 1 day 12 Hours", timedelta(hours=36)),
         ("interval 2 months", timedelta(days=62)),
         ("interval 1.5 hours 100 milliseconds", timedelta(minutes=90, seconds=0.1)),
     ):
-        assert retention.retention_of(told_history(tmp_path, text)) == told
+        assert retention.retention_of(told_history(tmp_path, text)) == words
     for text in ("", "interval", "a week", "interval 1 moon", "interval 1", "-1 day"):
         # With the name of the property, so that it can be set right.
         with pytest.raises(TablesError, match=r"property delta.deletedFileRetentionDuration = "):
@@ -367,11 +367,11 @@ def test_a_late_anchor_changes_the_tip_as_an_update(tmp_path: Path) -> None:
         ("stream_states", b'"left"', b'"right"'),
     ):
         changes = DeltaTable(tmp_path / name).load_cdf(starting_version=2).read_all()
-        found = {row["_change_type"]: row for row in pa.table(changes).to_pylist()}
-        assert set(found) == {"update_preimage", "update_postimage"}
+        changes_by_type = {row["_change_type"]: row for row in pa.table(changes).to_pylist()}
+        assert set(changes_by_type) == {"update_preimage", "update_postimage"}
         column = "event_cid" if name == "stream_tips" else "data"
-        assert was in found["update_preimage"][column]
-        assert now in found["update_postimage"][column]
+        assert was in changes_by_type["update_preimage"][column]
+        assert now in changes_by_type["update_postimage"][column]
 
 
 def test_a_model_that_changes_changes_what_its_documents_say(

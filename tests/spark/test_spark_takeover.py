@@ -282,19 +282,19 @@ def test_a_node_that_was_restored_from_a_backup_is_read_again(place: Location) -
 
 
 @pytest.mark.parametrize(
-    ("log", "told"),
+    ("log", "words"),
     [
         ([], "has 0 events, but none of the 20"),
         ([*range(20, 50)], r"has 30 events, but none of the 20 in .* one network"),
     ],
 )
 def test_a_node_with_none_of_the_events_is_refused(
-    tmp_path: Path, log: list[int], told: str
+    tmp_path: Path, log: list[int], words: str
 ) -> None:
     """It has been set up from scratch, or is of another network: all its events would be added."""
     tables, _ = read_20(tmp_path)
     other = MemoryFeed("log-1", *log)
-    with pytest.raises(SinkError, match=told):
+    with pytest.raises(SinkError, match=words):
         Follower(tables, other).take_over(other.head())
     assert not Tables(tmp_path, "log-0", []).raw.has_changed_logs
 
@@ -376,7 +376,7 @@ def test_behind_a_table_of_the_same_log_rows_keep_their_order() -> None:
 
 def test_events_are_told_apart_by_their_digests() -> None:
     cids = pa.array([cid_of(event) for event in range(5)], pa.binary())
-    assert [bytes(each) for each in ids_of(cids.slice(1, 3)).tolist()] == [
+    assert [bytes(digest) for digest in ids_of(cids.slice(1, 3)).tolist()] == [
         cid_of(event)[-16:] for event in (1, 2, 3)
     ]
     with pytest.raises(ValueError, match="too short"):

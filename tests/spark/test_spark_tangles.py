@@ -48,8 +48,8 @@ def test_a_thread_in_spark(tmp_path: Path, spark: SparkSession) -> None:
     rows = spark.createDataFrame(states).where("event_type = 'init'").toArrow().to_pylist()
     spark.createDataFrame(tangles_of(rows)).createOrReplaceTempView("tangles")
     columns = "stream_id, place, previous, is_tip, excluded_because, content"
-    found = spark.sql(f"SELECT {columns} FROM tangles ORDER BY place NULLS LAST, stream_id")
-    assert list(map(tuple, found.collect())) == asked(tables, columns)
+    frame = spark.sql(f"SELECT {columns} FROM tangles ORDER BY place NULLS LAST, stream_id")
+    assert list(map(tuple, frame.collect())) == asked(tables, columns)
     order = spark.sql("SELECT stream_id FROM tangles WHERE place IS NOT NULL ORDER BY place")
     assert [row[0] for row in order.collect()] == ids(ROOT, RIGHT, LEFT, BOTH)
 

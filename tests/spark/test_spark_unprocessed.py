@@ -54,8 +54,8 @@ def tables(tmp_path: Path) -> Tables:
 
 
 def rows(tables: Tables, name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = tables.derived[name].select("*", "true").to_pylist()
-    return found
+    table_rows: list[dict[str, Any]] = tables.derived[name].select("*", "true").to_pylist()
+    return table_rows
 
 
 def streams_in(tables: Tables, name: str) -> set[bytes]:
@@ -136,14 +136,14 @@ def test_rows_of_a_stream_are_all_there_or_none(
     others = [stream(f"other {n}", 5) for n in range(4)]
     bad = [stream(f"bad {n}", 25) for n in range(3)]
     inits = {events[0].cid for events in bad}
-    real = portion.rows_of
+    real = portion.table_rows
 
-    def rows_of(stream: feed_streams.FeedStream, *args: Any) -> Any:
+    def table_rows(stream: feed_streams.FeedStream, *args: Any) -> Any:
         yield from real(stream, *args)
         if stream.cid in inits:
             raise ValueError("at the end")
 
-    monkeypatch.setattr(portion, "rows_of", rows_of)
+    monkeypatch.setattr(portion, "table_rows", table_rows)
     every = [e for pair in zip(others[:3], bad, strict=True) for part in pair for e in part]
     derive(tables, [MODEL, *every, *others[3]])
     good = {MODEL.cid, *(events[0].cid for events in others)}
@@ -228,14 +228,14 @@ def test_a_stream_that_holds_or_ends_its_process(
     bad = [stream(f"{way} {n}", 3) for n in range(2)]
     good = [stream(f"good {n}", 3) for n in range(9)]
     events = [event for part in (*good, *bad) for event in part]
-    command = (sys.executable, str(CHILD), way, *(each[0].cid.hex() for each in bad))
+    command = (sys.executable, str(CHILD), way, *(events[0].cid.hex() for events in bad))
     derive(tables, [MODEL, *events], command)
     in_worker(command).close()
     for name in set(DERIVED) - {UNPROCESSED}:
-        assert streams_in(tables, name) == {MODEL.cid, *(each[0].cid for each in good)}
+        assert streams_in(tables, name) == {MODEL.cid, *(events[0].cid for events in good)}
     reason = "takes more than 0.2 s" if way in ("hangs", "sleeps") else "signal 6 (Aborted)"
     unprocessed = {row["stream_cid"]: row for row in rows(tables, UNPROCESSED)}
-    assert unprocessed.keys() == {each[0].cid for each in bad}
+    assert unprocessed.keys() == {events[0].cid for events in bad}
     for init, *_ in bad:
         row = unprocessed[init.cid]
         assert reason in row["reason"]
@@ -289,9 +289,9 @@ def test_small_events_do_not_multiply_what_the_init_event_says(tables: Tables) -
     derive(tables, [MODEL, *events])
     assert rows(tables, UNPROCESSED) == []
     for name in ("conclusion_events", "event_states"):
-        found = tables.derived[name].select("*", "true")
-        assert found.nbytes < 4_000_000
-        of_stream = [row for row in found.to_pylist() if row["stream_cid"] == init.cid]
+        table_rows = tables.derived[name].select("*", "true")
+        assert table_rows.nbytes < 4_000_000
+        of_stream = [row for row in table_rows.to_pylist() if row["stream_cid"] == init.cid]
         uniques = {row["event_cid"]: dict(row["dimensions"])["unique"] for row in of_stream}
         assert uniques == {event.cid: unique if event is init else None for event in events}
     [tip] = [row for row in rows(tables, "stream_tips") if row["stream_cid"] == init.cid]

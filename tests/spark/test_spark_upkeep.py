@@ -124,8 +124,8 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
     dry = told("vacuum", "--tables", tmp_path, "--history", "0h", "--dry-run", "stream_tips")
     assert "files to delete" in dry
     of = ("--tables", tmp_path, "--history", "0h", "--dry-run", "stream_tips", "--json")
-    [table] = (found := json.loads(told("vacuum", *of)))["tables"]
-    assert (found["deleted"], table["name"]) == (False, "stream_tips")
+    [table] = (answer := json.loads(told("vacuum", *of)))["tables"]
+    assert (answer["deleted"], table["name"]) == (False, "stream_tips")
     assert table["files"] > 0
     told("vacuum", "--tables", tmp_path, "--history", "0h", "stream_tips")
     assert not list(changes.rglob("*.parquet"))
@@ -278,10 +278,10 @@ def test_the_files_of_a_table_made_anew_are_moved(
         facts = ("path", "num_records", f"min.{spec.order}", f"max.{spec.order}")
         for path, *stated in zip(*(files[fact].to_pylist() for fact in facts), strict=True):
             file = pq.ParquetFile(tmp_path / name / path)
-            found = file.read(["stream_cid", spec.order]).to_pydict()
-            order = found[spec.order]
+            columns = file.read(["stream_cid", spec.order]).to_pydict()
+            order = columns[spec.order]
             assert stated == [len(order), min(order), max(order)]
-            assert found["stream_cid"] == sorted(found["stream_cid"])
+            assert columns["stream_cid"] == sorted(columns["stream_cid"])
             groups = range(file.num_row_groups)
             assert all(file.metadata.row_group(i).num_rows <= 8 for i in groups)
         changes = table.load_cdf(starting_version=before[name] + 1).read_all()

@@ -51,7 +51,7 @@ def verified(node: Node, tables: Path, code: int = 0) -> dict[str, Any]:
 
 def keys_of(tables: Path) -> list[bytes]:
     column = DeltaTable(tables / "raw_events").to_pyarrow_table(columns=["event_id"]).column(0)
-    return [bytes(each) for each in column.to_pylist()]
+    return [bytes(key) for key in column.to_pylist()]
 
 
 def test_a_node_that_does_not_answer_is_told_at_once(
@@ -70,12 +70,12 @@ def test_the_tables_have_what_the_node_has(node: Node, sound: Path) -> None:
     assert (answer["equal"], answer["upto"]) == (True, 400)
     assert answer["tables"] == {"events": 400, "sha256a": str(Sha256a.of(*keys))}
     models = answer["models"]
-    assert all(each["node"] == each["tables"] for each in models.values())
+    assert all(model["node"] == model["tables"] for model in models.values())
     assert models[str(METAMODEL)]["node"]["events"] > 0
-    assert sum(each["node"]["events"] for each in models.values()) == 400
+    assert sum(model["node"]["events"] for model in models.values()) == 400
     text = told("verify", "--tables", sound, "--url", node.url)
     assert "400 events up to position 400, the node has the same" in text
-    hashes = (Sha256a(bytes.fromhex(each["node"]["sha256a"])) for each in models.values())
+    hashes = (Sha256a(bytes.fromhex(model["node"]["sha256a"])) for model in models.values())
     assert str(reduce(operator.add, hashes)) == answer["node"]["sha256a"]  # parts add up
 
 
@@ -127,7 +127,7 @@ def test_the_node_tells_hashes_of_any_part(
     assert "event_ids" not in answer
     earlier = feed.hashes(1000, epoch, bytes.fromhex(part["prefix"]), 1)
     assert len(earlier["event_ids"]) == earlier["count"] == 1000
-    keys = [bytes.fromhex(each) for each in earlier["event_ids"]]
+    keys = [bytes.fromhex(event_id) for event_id in earlier["event_ids"]]
     assert earlier["sha256a"] == str(Sha256a.of(*keys))
     assert feed.hashes(1201, epoch, b"\1\2", 1)["count"] == 0
     full.kill()

@@ -163,8 +163,8 @@ def test_what_does_not_fit_is_null_with_the_reason(tmp_path: Path) -> None:
     created(tmp_path, "posts")
     state = rows_of(tmp_path, "posts")[str(BADLY.stream_id())]
     assert state["event_cid"] is None, "the model has come, and by its schema it is wrong"
-    found, misfits, _ = Columns(DEFINITION, TAKEN).values(BADLY.payload["data"])
-    assert (found["title"], found["likes"], found["day"], found["tags"]) == (
+    fields, misfits, _ = Columns(DEFINITION, TAKEN).values(BADLY.payload["data"])
+    assert (fields["title"], fields["likes"], fields["day"], fields["tags"]) == (
         "early",
         None,
         None,
@@ -256,7 +256,7 @@ def test_views_are_shown_and_maintained_as_tables_are(tmp_path: Path) -> None:
         added(sink, events[:upto])
     before = rows_of(tmp_path, "posts")
     [status] = asked("status", "--tables", tmp_path, "--json")
-    [shown] = [each for each in status["tables"] if each["name"] == "posts"]
+    [shown] = [table for table in status["tables"] if table["name"] == "posts"]
     assert (shown["rows"], shown["position"]) == (len(before), len(events))
     assert shown["total"] > shown["size"] > 0
     [done] = asked("optimize", "--tables", tmp_path, "posts", "--json")
@@ -369,11 +369,11 @@ def test_programs_see_views_by_flight_sql(tmp_path: Path) -> None:
         assert support.asked(connection, "SELECT count(*) AS n FROM views.posts")[
             "n"
         ].to_pylist() == [2]
-        found = connection.adbc_get_objects(depth="columns", db_schema_filter="views").read_all()
-        (schema,) = found.to_pylist()[0]["catalog_db_schemas"]
+        objects = connection.adbc_get_objects(depth="columns", db_schema_filter="views").read_all()
+        (schema,) = objects.to_pylist()[0]["catalog_db_schemas"]
         names = {table["table_name"]: table for table in schema["db_schema_tables"]}
         assert set(names) == {"posts", "posts_feed"}
-        assert "likes" in {each["column_name"] for each in names["posts"]["table_columns"]}
+        assert "likes" in {column["column_name"] for column in names["posts"]["table_columns"]}
         sql = "SELECT stream_id, title FROM views.posts_feed LIMIT 3"
         with support.following(connection, sql) as feed:
             rows = [next(feed), next(feed)]
@@ -431,11 +431,11 @@ def test_any_schema_has_columns_and_any_content_values(
     columns = Columns({"schema": {"properties": properties}}, TAKEN)
     members = dict.fromkeys(properties, values)
     content = data.draw(values | st.fixed_dictionaries({}, optional=members))
-    found, misfits, _ = columns.values(content)
+    fields, misfits, _ = columns.values(content)
     row = {"stream_id": "k", "stream_cid": b"", "controller": "", "position": 1}
     row |= {"misfits": [{"field": f, "reason": r} for f, r in misfits], "stream_cid_partition": 0}
     schema = view_schema(columns.fields)
-    table = pa.Table.from_pylist([row | found], schema=schema)
+    table = pa.Table.from_pylist([row | fields], schema=schema)
     assert table.num_rows == 1
     lowered = [name.lower() for name in schema.names]
     assert len(set(lowered)) == len(lowered)
@@ -455,9 +455,9 @@ def test_what_conforms_to_the_schema_has_no_misfits(data: st.DataObject) -> None
     kinds = data.draw(st.lists(st.sampled_from(sorted(WELL_FORMED)), min_size=1, max_size=4))
     schema = {"properties": {f"f{i}": {"type": kind} for i, kind in enumerate(kinds)}}
     content = {f"f{i}": data.draw(WELL_FORMED[kind]) for i, kind in enumerate(kinds)}
-    found, misfits, _ = Columns({"schema": schema}, TAKEN).values(content)
+    fields, misfits, _ = Columns({"schema": schema}, TAKEN).values(content)
     assert misfits == []
-    assert found == content
+    assert fields == content
 
 
 def test_empty_objects_take_no_more_values_than_a_row_may_have() -> None:
@@ -467,6 +467,6 @@ def test_empty_objects_take_no_more_values_than_a_row_may_have() -> None:
     columns = Columns({"schema": {"properties": {"a": items, "b": {"type": "integer"}}}}, TAKEN)
     few = columns.values({"a": [{}] * 10, "b": 1}, 1_000)
     assert (len(few[0]["a"]), few[0]["b"], few[1:]) == (10, 1, ([], 212))
-    found, misfits, count = columns.values({"a": [{}] * 1_000, "b": 1}, 1_000)
-    assert (found, count) == ({"a": None, "b": 1}, 1_002)
+    fields, misfits, count = columns.values({"a": [{}] * 1_000, "b": 1}, 1_000)
+    assert (fields, count) == ({"a": None, "b": 1}, 1_002)
     assert misfits == [("$.a", "the row would have more than 1,000 values")]

@@ -39,11 +39,11 @@ def test_a_worker_that_ends_badly(
     ends = 0
     while True:
         with running(*options, str(tables), child=child, environ=environ) as run:
-            _, told = run.process.communicate(timeout=5 * PATIENCE)
+            _, output = run.process.communicate(timeout=5 * PATIENCE)
         if run.process.returncode == 0:
             break
         ends += 1
-        last = told.splitlines()[-1]  # Spark's own processes may have had their say before
-        assert last.startswith(f"Error: Spark failed: {SAID[trap]}"), told
+        last = output.splitlines()[-1]  # Spark's own processes may have had their say before
+        assert last.startswith(f"Error: Spark failed: {SAID[trap]}"), output
     assert ends >= 2
     assert_tables(tables, feed)

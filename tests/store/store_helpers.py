@@ -191,8 +191,8 @@ def make_version_1(source: Path, directory: Path) -> None:
         new.execute(f"PRAGMA application_id = {log_schema.APPLICATION_ID}")
         new.execute("PRAGMA user_version = 1")
         for table, columns in TABLES.items():
-            found = columns.replace("state", OLD_STATE)
-            rows = old.execute(f"SELECT {found} FROM {table}").fetchall()
+            old_columns = columns.replace("state", OLD_STATE)
+            rows = old.execute(f"SELECT {old_columns} FROM {table}").fetchall()
             marks = ", ".join("?" * (columns.count(",") + 1))
             new.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
         cars = old.execute("SELECT id, car FROM cars").fetchall()

@@ -57,7 +57,7 @@ def test_a_draft_replaces_a_file_in_one_step(tmp_path: Path) -> None:
         move_into_place(draft, path)
         assert path.read_text() == "new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [each.name for each in tmp_path.iterdir()] == ["data"]
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_a_draft_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_draft_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="broken off"):
         break_off()
     assert path.read_text() == "old"
-    assert [each.name for each in tmp_path.iterdir()] == ["data"]
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_what_a_killed_process_left_is_overwritten(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ async def test_what_finds_no_room_to_wait_comes_in_when_it_is_offered_again(
             check_feed(rows, world.events)
             assert len(rows) == len(world.events)
             marks = store._writer.log.marks
-            assert marks.waiting == sum(each.events for each in marks.shares.values()) == 0
+            assert marks.waiting == sum(share.events for share in marks.shares.values()) == 0
 
 
 async def offer_all(

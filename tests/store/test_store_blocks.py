@@ -39,21 +39,21 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The feed positions after which the index was continued."""
-    found: list[int] = []
+    positions: list[int] = []
     original = block_index.read_feed
 
     def spy(reader: Reader, after: int, limit: int, **rest: int | None) -> object:
         if limit > 1:
-            found.append(after)
+            positions.append(after)
         return original(reader, after, limit, **rest)
 
     monkeypatch.setattr(block_index, "read_feed", spy)
-    return found
+    return positions
 
 
 async def check(store: Store, cars: list[bytes]) -> None:
-    for each in cars:
-        for cid, block in car.decode(each).blocks.items():
+    for data in cars:
+        for cid, block in car.decode(data).blocks.items():
             assert await store.reader.block(cid) == block
     assert await store.reader.block(UNKNOWN) is None
 
@@ -121,7 +121,7 @@ BLOCKS = st.dictionaries(
 )
 
 
-SIGNED = [each.car for each in World(7, events=40).events.values()]
+SIGNED = [event.car for event in World(7, events=40).events.values()]
 
 
 @given(st.sampled_from(SIGNED), st.integers(), st.binary(max_size=40), st.integers(0, 40))
@@ -138,9 +138,9 @@ def test_what_is_trimmed_comes_out_as_it_was(
 
 def test_all_signed_events_of_the_network_are_trimmed() -> None:
     """Of the real ones, those that carry a capability are packed instead."""
-    signed = [each for each in sdk_sample.cars() if parse_event(each).envelope is not None]
+    signed = [car for car in sdk_sample.cars() if parse_event(car).envelope is not None]
     assert len(signed) > 50
-    assert all(trim(each)[:1] == b"\2" for each in signed)
+    assert all(trim(data)[:1] == b"\2" for data in signed)
 
 
 @given(st.sampled_from(SIGNED), st.data())
@@ -157,7 +157,7 @@ def test_what_was_cut_out_goes_back_to_its_place(
     chosen: dict[tuple[CID, bytes], bool], first: int
 ) -> None:
     blocks = dict(chosen)
-    cut = [each for each, taken in blocks.items() if taken]
+    cut = [block for block, taken in blocks.items() if taken]
     rows = {cid: max(1, first - n) for n, (cid, _) in enumerate(cut)}
     whole = car.encode([next(iter(blocks))[0]], dict(blocks.keys()))
     stored = pack(whole, rows)
@@ -178,10 +178,10 @@ def test_a_damaged_packed_car_is_refused_or_has_its_size(data: st.DataObject) ->
     stored[data.draw(st.integers(1, len(stored) - 1))] ^= data.draw(st.integers(1, 255))
     del stored[data.draw(st.integers(1, len(stored))) :]
     try:
-        found = unpack(bytes(stored), {7: section(cid, block)})
+        unpacked = unpack(bytes(stored), {7: section(cid, block)})
     except CarError:
         return
-    assert len(found) == full_size(bytes(stored))
+    assert len(unpacked) == full_size(bytes(stored))
 
 
 async def test_shared_blocks_are_kept_once_and_cars_come_out_as_they_came(store: Store) -> None:
@@ -205,7 +205,7 @@ async def test_shared_blocks_are_kept_once_and_cars_come_out_as_they_came(store:
 
 async def test_a_shared_block_that_is_gone_is_told_as_damage(tmp_path: Path) -> None:
     world = World(3, time_events=True)
-    event = next(each for each in world.events.values() if each.proof is not None)
+    event = next(event for event in world.events.values() if event.proof is not None)
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_remote(world.offers())
     edit(tmp_path, "DELETE FROM blocks")

@@ -191,15 +191,15 @@ async def test_a_damaged_file_is_told_never_replaced_and_can_be_repaired(
     path = log / log_schema.FILE_NAME
     damage(path)
     before = path.read_bytes()
-    told = ""
+    message = ""
     try:
         async with open_store(log, NETWORK, settings=SETTINGS) as store:
             feed = await feed_of(store)
             await store.reader.cars([row.event_id for row in feed])
     except StoreError as error:
-        told = str(error)
-    assert not told or "recon-node store check --repair" in told, told
-    assert path.read_bytes() == before or not told
+        message = str(error)
+    assert not message or "recon-node store check --repair" in message, message
+    assert path.read_bytes() == before or not message
     if check_log(log).clean:  # SQLite itself has put the header right
         assert await feed_and_epoch(log) == await feed_and_epoch(original)
         assert damage.__name__ == "header 18"

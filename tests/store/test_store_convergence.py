@@ -21,7 +21,7 @@ async def settle_some(store: Store, random: Random, share: float, *, guarded: bo
     In a guarded log, all are right: an unsigned event counts by what covers it, and a wrong anchor
     below that may be found before or after.
     """
-    pending = [each.cid for each in await store.reader.pending_proofs(1_000)]
+    pending = [proof.cid for proof in await store.reader.pending_proofs(1_000)]
     due = [cid for cid in pending if random.random() < share]
     right = 1_700_000_000
     await store.settle_proofs([(cid, right if guarded or cid[-1] % 2 else "wrong") for cid in due])

@@ -35,7 +35,7 @@ def test_any_change_of_a_car_is_noticed() -> None:
     world, session = World(3, time_events=True), init_of(ACCOUNT)
     of_the_sdk = [*map(parse_event, random.sample(sdk_sample.cars(), 20))]
     first, *_ = events = [*world.events.values(), session, change(session), *of_the_sdk]
-    assert sum(is_plainly_sound(each.car, each.cid) for each in events) > len(events) / 2
+    assert sum(is_plainly_sound(event.car, event.cid) for event in events) > len(events) / 2
     foreign = CID.of(DAG_CBOR, b"\xa0")
     for event in events:
         assert car_fault(event.car, event.cid) is None

@@ -93,13 +93,13 @@ async def test_the_place_of_a_time_is_between_the_events_before_and_after(
     assert await store.find_time(5) == FeedTime(0, is_final=True)
     clock = Clock(store, 100.0)
     while offers:
-        some = world.random.randint(1, 9)
-        await store.admit_remote(offers[:some])
-        del offers[:some]
+        size = world.random.randint(1, 9)
+        await store.admit_remote(offers[:size])
+        del offers[:size]
         clock.now = max(90.0, clock.now + world.random.choice([0, 0.001, 0.5, 3, -4]))
     times = [time or 0 for time in await times_of(store)]
     for time in {*times, *(time + 1 for time in times), times[0] - 1, 0}:
-        before = sum(each < time for each in times)
+        before = sum(delivered_at < time for delivered_at in times)
         final = time <= max(times[-1], int(clock.now * 1000))
         assert await store.find_time(time) == FeedTime(before, final)
     future = int(clock.now * 1000) + 60_000

@@ -29,7 +29,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await store.admit_remote(world.offers()[4:])
             await store.admit_remote(world.offers()[:3])
             proofs = await store.reader.pending_proofs(100)
-            await store.settle_proofs([(each.cid, 1_700_000_000) for each in proofs[1:]])
+            await store.settle_proofs([(proof.cid, 1_700_000_000) for proof in proofs[1:]])
 
     trio.run(fill)
     assert check_log(directory).clean
@@ -52,12 +52,12 @@ def test_a_flipped_byte_is_told_and_repaired(
     content = (log / log_schema.FILE_NAME).read_bytes()
     used = [at for at, byte in enumerate(content) if byte]
     events = read_info(log).events
-    found = 0
+    noticed = 0
     for number in range(flips):
         at, value = rng.choice(used), rng.choice([1 << rng.randrange(8), rng.randrange(1, 256)])
         directory = flip(log, tmp_path / str(number), at, value)
         if not check_log(directory).clean:
-            found += 1
+            noticed += 1
             repaired = trio.run(partial(repair_log, directory, SETTINGS))
             assert check_log(directory).clean, (at, value)
             # The EventIds of a lost page are computed again from history, which what waits lacks:
@@ -65,7 +65,7 @@ def test_a_flipped_byte_is_told_and_repaired(
             assert len(repaired.refused) <= MOST_LOST, (at, value)
             assert repaired.events >= events - MOST_LOST, (at, value)
         shutil.rmtree(directory)
-    assert found
+    assert noticed
 
 
 @pytest.mark.parametrize("flips", [5, pytest.param(300, marks=pytest.mark.long)])

@@ -106,7 +106,7 @@ def test_the_reserve_is_left_alone_and_said_once() -> None:
         disk.free = 2754
         assert not disk.is_short()
         take(disk, 33)
-    assert [each["log_level"] for each in logs] == ["warning", "info"]
+    assert [log["log_level"] for log in logs] == ["warning", "info"]
     assert logs[0]["keep_free"] == 1000
 
 
@@ -125,7 +125,7 @@ async def test_below_the_reserve_the_owner_writes_and_peers_do_not(tmp_path: Pat
         assert store.disk.keep == reserve_at(tmp_path)
         free = 2 * store.disk.keep
         store.disk._free = lambda: free
-        assert {each.status for each in await store.admit_remote(world.offers())} == {"new"}
+        assert {verdict.status for verdict in await store.admit_remote(world.offers())} == {"new"}
         assert not store.wants_keys_first
         free = store.disk.keep - 1
         offers = more.offers()
@@ -134,7 +134,7 @@ async def test_below_the_reserve_the_owner_writes_and_peers_do_not(tmp_path: Pat
         unknown = [event_id for event_id, _ in offers]
         assert store.wants_keys_first
         assert all(map(store.is_unwanted, unknown))
-        assert not any(store.is_unwanted(each, for_good=True) for each in unknown)
+        assert not any(store.is_unwanted(key, for_good=True) for key in unknown)
         assert not any(store.is_unwanted(event_id) for event_id, _ in world.offers())
         own = await store.admit_local([event.car for event in more.events.values()])
-        assert {each.status for each in own} == {"new"}
+        assert {verdict.status for verdict in own} == {"new"}

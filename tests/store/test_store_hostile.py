@@ -33,7 +33,7 @@ async def test_an_event_that_is_here_is_offered_again_for_little(tmp_path: Path)
     world = World(0, streams=0, events=0)
     init = world.start(KEYS[0], b"u")
     missing = [world.extend(init.cid, [init.cid], n) for n in range(10)]
-    waiting = [world.extend(init.cid, [each.cid for each in missing], n) for n in range(50)]
+    waiting = [world.extend(init.cid, [event.cid for event in missing], n) for n in range(50)]
     async with open_store(tmp_path, NETWORK, settings=StoreSettings(verifiers=0)) as store:
         await store.admit_remote([world.offer(event) for event in (init, *waiting)])
         asked: list[str] = []

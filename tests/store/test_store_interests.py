@@ -89,14 +89,14 @@ def test_interests_cover_the_keys_that_they_name(world: World, picks: set[int]) 
 @given(st.lists(st.tuples(st.binary(max_size=2), st.binary(max_size=2))), st.binary(max_size=2))
 def test_covers_finds_the_range(bounds: list[tuple[bytes, bytes]], key: bytes) -> None:
     ranges = merge_ranges(KeyRange(*pair) for pair in bounds)
-    assert covers(ranges, key) == any(each.covers(key) for each in ranges)
+    assert covers(ranges, key) == any(key_range.covers(key) for key_range in ranges)
 
 
 async def test_interests_are_kept_once(tmp_path: Path, world: World) -> None:
     interests = interests_of(world)[:6]
     async with open_store(tmp_path, NETWORK) as store:
-        assert [await store.wanted.add(each) for each in interests] == [True] * 6
-        assert [await store.wanted.add(each) for each in interests] == [False] * 6
+        assert [await store.wanted.add(interest) for interest in interests] == [True] * 6
+        assert [await store.wanted.add(interest) for interest in interests] == [False] * 6
         ranges = store.wanted.ranges
         assert ranges == [KeyRange(*sort_value_range(NETWORK, interests[0].sort_value))]
     async with open_store(tmp_path, NETWORK) as store:

@@ -69,11 +69,11 @@ async def test_nothing_is_delivered_on_top_of_it_until_it_is_covered(
         await settle_all(store)
         rows = await feed_of(store)
         assert {row.event_cid for row in rows} == {
-            each.cid for each in (world.init, world.time_1, world.b)
+            event.cid for event in (world.init, world.time_1, world.b)
         }
         assert (tip_of(rows), store.waiting) == (world.b.cid, 2)
         waiting = await store.reader.waiting(None, 10)
-        assert {each.cid: bool(each.fault) for each in waiting} == {
+        assert {event.cid: bool(event.fault) for event in waiting} == {
             world.a.cid: True,
             world.time_2.cid: False,
         }
@@ -113,9 +113,9 @@ async def test_the_check_of_a_log_looks_at_faults(tmp_path: Path, change: str, w
         await store.admit_remote([*before, last])
     assert check_log(tmp_path).clean
     assert edit(tmp_path, change) == 1
-    found = check_log(tmp_path).faults
-    assert found
-    assert words in found[0].message
+    faults = check_log(tmp_path).faults
+    assert faults
+    assert words in faults[0].message
 
 
 async def test_local_events_must_be_valid_but_may_cover(store: Store) -> None:
@@ -163,14 +163,14 @@ class InvalidWorld(World):
 
     def closure(self, cid: CID) -> set[CID]:
         """An event and all that it builds on."""
-        found: set[CID] = set()
+        delivered: set[CID] = set()
         rest = [cid]
         while rest:
-            each = rest.pop()
-            if each not in found:
-                found.add(each)
-                rest += self.events[each].prevs
-        return found
+            event = rest.pop()
+            if event not in delivered:
+                delivered.add(event)
+                rest += self.events[event].prevs
+        return delivered
 
     def to_deliver(self, here: set[CID]) -> set[CID]:
         """Which of the events that are here are delivered once all anchors are looked up."""
@@ -227,4 +227,4 @@ async def test_it_stays_out_of_the_ring_when_an_anchor_below_it_is_found(tmp_pat
     async with open_store(tmp_path, NETWORK) as store:
         assert await ring(store) == doubted
         await store.settle_proofs([(proof.cid, 1_700_000_000)])
-        assert await ring(store) == {each.cid for each in (init, anchor, cover, later)}
+        assert await ring(store) == {event.cid for event in (init, anchor, cover, later)}

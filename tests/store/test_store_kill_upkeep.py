@@ -94,8 +94,8 @@ async def test_a_stream_is_forgotten_whole_or_not_at_all(
     for kill in range(kills):
         directory = copy_of(original, tmp_path / str(kill))
         for _ in range(2):
-            some = rng.randrange(1, statements)
-            run_child("forget", directory, Path(str(init)), statements=some)
+            statement = rng.randrange(1, statements)
+            run_child("forget", directory, Path(str(init)), statements=statement)
         assert await contents_of(directory) in ((epoch, feed, keys), (epoch, after, keys))
         assert check_log(directory).faults == []
         await act("forget", directory, Path(str(init)))

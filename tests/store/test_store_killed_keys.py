@@ -102,7 +102,7 @@ async def test_any_changes_after_the_keys_were_saved(seed: int, guarded: bool) -
             async with open_store(directory, NETWORK, settings=QUICK, policy=policy) as store:
                 assert_right(store, keys)
                 await store.admit_remote(batch)
-                due = [each.cid for each in await store.reader.pending_proofs(1_000)]
+                due = [proof.cid for proof in await store.reader.pending_proofs(1_000)]
                 due = [cid for cid in due if rng.random() < 0.4]
                 right = 1_700_000_000
                 await store.settle_proofs([(c, right if c[-1] % 2 else "wrong") for c in due])
@@ -110,7 +110,7 @@ async def test_any_changes_after_the_keys_were_saved(seed: int, guarded: bool) -
                 shutil.copytree(directory, killed)
             directory = killed if run and rng.random() < 0.8 else directory
             keys = made_anew(directory, guarded=guarded)
-    assert not [each for each in logs if "are not used" in each["event"]]
+    assert not [log for log in logs if "are not used" in log["event"]]
 
 
 async def test_a_process_is_killed_at_any_time(tmp_path: Path, rng: random.Random) -> None:
@@ -133,7 +133,7 @@ async def test_a_process_is_killed_at_any_time(tmp_path: Path, rng: random.Rando
             with capture_logs() as logs:
                 async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
                     assert_right(store, keys)
-            assert [each for each in logs if "brought up to date" in each["event"]]
+            assert [log for log in logs if "brought up to date" in log["event"]]
             assert (tmp_path / "keys.saved").read_bytes() != saved
 
 
@@ -220,7 +220,7 @@ async def test_sums_of_others_or_damaged_ones_are_not_used(tmp_path: Path) -> No
                 async with open_store(tmp_path / "log", NETWORK, settings=QUICK) as store:
                     assert not store.keys.packed_sums()
                     assert_right(store, keys)
-            assert [each for each in logs if each["event"] == "The saved sums are not used"]
+            assert [log for log in logs if log["event"] == "The saved sums are not used"]
 
 
 async def test_an_earlier_version_has_used_the_directory(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ async def test_keys_that_do_not_add_up_are_not_used(tmp_path: Path) -> None:
         with capture_logs() as logs:
             async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
                 assert len(store.keys) == len(keys) - 1
-        assert any("with all changes since" in each.get("reason", "") for each in logs)
+        assert any("with all changes since" in log.get("reason", "") for log in logs)
 
 
 @pytest.mark.parametrize("guarded", [False, True])

@@ -95,7 +95,7 @@ def hostile(rng: random.Random) -> list[Signed]:
     for point in [*small, *odd, rng.randbytes(32), b"\xff" * 32]:
         for s in (ZERO, ONE, scalar(-1), signature[32:]):
             cases += [(key, point + s, message), (point, signature[:32] + s, message)]
-            cases += [(point, each + s, message) for each in (*small[:3], ONE)]
+            cases += [(point, point_s + s, message) for point_s in (*small[:3], ONE)]
     for at in range(64):
         flipped = bytearray(signature)
         flipped[at] ^= 1 << rng.randrange(8)
@@ -104,13 +104,13 @@ def hostile(rng: random.Random) -> list[Signed]:
     return cases
 
 
-def by_libsodium(each: Signed) -> bool:
-    key, signature, message = each
+def by_libsodium(case: Signed) -> bool:
+    key, signature, message = case
     return Ed25519Key.from_bytes(key).verify(message, signature)
 
 
-def by_openssl(each: Signed) -> bool:
-    key, signature, message = each
+def by_openssl(case: Signed) -> bool:
+    key, signature, message = case
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
     except (InvalidSignature, ValueError):
@@ -123,14 +123,14 @@ def test_signatures_alone_and_in_batches(rng: random.Random) -> None:
     cases = hostile(rng)
     expected = list(map(by_libsodium, cases))
     assert 10 < sum(expected) < len(cases) / 2  # of keys with torsion, each eighth is accepted
-    assert [found for each in cases for found in verify([each])] == expected
+    assert [verdict for case in cases for verdict in verify([case])] == expected
     assert verify(cases) == expected
     good = [sign(rng) for _ in range(LARGE)]
     assert verify(good) == [True] * LARGE == list(map(by_openssl, good))
-    for each, is_right in zip(cases, expected, strict=True):
+    for case, is_right in zip(cases, expected, strict=True):
         if rng.random() < 0.3:
             at = rng.randrange(LARGE)
-            assert verify([*good[:at], each, *good[at:]]) == [True] * at + [is_right] + [True] * (
+            assert verify([*good[:at], case, *good[at:]]) == [True] * at + [is_right] + [True] * (
                 LARGE - at
             )
 
@@ -147,7 +147,7 @@ def test_torsion_that_cancels_out(rng: random.Random) -> None:
 def test_keys_that_many_signatures_share(rng: random.Random) -> None:
     key = SigningKey(rng.randbytes(32))
     messages = [rng.randbytes(at) for at in range(LARGE)]
-    signed = [(bytes(key.verify_key), key.sign(each).signature, each) for each in messages]
+    signed = [(bytes(key.verify_key), key.sign(message).signature, message) for message in messages]
     assert verify(signed) == [True] * LARGE
     mixed = [(public, signature, b"") for (public, signature, _) in signed]
     assert verify(mixed) == [True] + [False] * (LARGE - 1)
@@ -155,8 +155,8 @@ def test_keys_that_many_signatures_share(rng: random.Random) -> None:
 
 def by_python(data: bytes) -> Facts | None:
     """What Python finds of an event that has nothing wrong about it."""
-    found = check_event(data)
-    return found if isinstance(found, Facts) and found.refusal is None else None
+    facts = check_event(data)
+    return facts if isinstance(facts, Facts) and facts.refusal is None else None
 
 
 def read(data: bytes, native: bool | None = None) -> tuple[Any, ...]:
@@ -178,10 +178,10 @@ def agreed(cars: list[bytes]) -> list[bool]:
     them as Python does."""
     for native in (True, False):
         assert [read(data, native) for data in cars] == [read(data) for data in cars]
-    found = check_events(cars)
-    for facts, data in zip(found, cars, strict=True):
+    results = check_events(cars)
+    for facts, data in zip(results, cars, strict=True):
         assert facts is None or facts == by_python(data)
-    return [facts is not None for facts in found]
+    return [facts is not None for facts in results]
 
 
 def for_processes(finding: Finding) -> Finding:
@@ -195,7 +195,7 @@ def signed(payload: bytes, header: dict[str, Any] | None = None, **changes: Any)
     """The CAR of an event with that payload and the right signature of it."""
     cid = CID.of(DAG_CBOR, payload)
     protected = json.dumps(header or {"alg": "EdDSA", "kid": f"{DID}#{DID[8:]}"}).encode()
-    text = b".".join(urlsafe_b64encode(each).rstrip(b"=") for each in (protected, cid))
+    text = b".".join(urlsafe_b64encode(part).rstrip(b"=") for part in (protected, cid))
     signature = {"protected": protected, "signature": KEYS[0].sign(text).signature}
     block = dag_cbor.encode({"payload": bytes(cid), "signatures": [signature | changes]})
     return car.encode([CID.of(DAG_JOSE, block)], {CID.of(DAG_JOSE, block): block, cid: payload})
@@ -221,8 +221,8 @@ def test_events_of_the_sdk_and_of_random_streams() -> None:
 async def test_whatever_is_refused_is_refused_for_the_same_reason() -> None:
     case = Case()
     cars = [*(make(case) for make, _ in LOCAL.values()), *sdk_sample.cars()[:200]]
-    found = await Verifiers(0, native=True).verify(cars)
-    assert list(map(for_processes, found)) == await Verifiers(0).verify(cars)
+    facts = await Verifiers(0, native=True).verify(cars)
+    assert list(map(for_processes, facts)) == await Verifiers(0).verify(cars)
 
 
 def test_changed_bytes(rng: random.Random) -> None:
@@ -270,8 +270,8 @@ def test_payloads(rng: random.Random) -> None:
         [],
         None,
     ]
-    assert all(agreed([signed(dag_cbor.encode(each)) for each in accepted]))
-    assert not any(agreed([signed(dag_cbor.encode(each)) for each in left]))
+    assert all(agreed([signed(dag_cbor.encode(payload)) for payload in accepted]))
+    assert not any(agreed([signed(dag_cbor.encode(payload)) for payload in left]))
     for depth in (90, 120, 200):
         nested = dag_cbor.encode(some_fields(data="?")).replace(b"a?", b"\x81" * depth + b"\x80")
         assert agreed([signed(nested)]) == [depth == 90]
@@ -287,7 +287,7 @@ def test_blocks_that_are_not_strict() -> None:
         "d8 2a 41 00", "d8 2a 43 000171", "d8 2b 41 00", "d9 002a 58 25 00", "1c", "3e", "81", "ff",
         "d8 2a 58 24" + CID.of(DAG_CBOR, b"").hex(), "5a 00000001 00", "78 01 61", "98 01 00",
     ]  # fmt: skip
-    cars = [signed(block.replace(b"a?", bytes.fromhex(each))) for each in values]
+    cars = [signed(block.replace(b"a?", bytes.fromhex(value))) for value in values]
     assert not any(map(by_python, cars))
     assert not any(agreed(cars))
 
@@ -346,7 +346,7 @@ def test_large_and_many_events() -> None:
     cars = [data_event(KEYS[n % 3], INIT, [INIT.cid], n).car for n in range(150)]
     wrong = signed(dag_cbor.encode(some_fields()), signature=bytes(64))
     for mixed in (cars, [*cars, wrong], []):
-        assert agreed(mixed) == [each is not wrong for each in mixed]
+        assert agreed(mixed) == [data is not wrong for data in mixed]
 
 
 JSON = st.recursive(

@@ -113,7 +113,7 @@ def test_the_lock_names_the_present_holder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mark", "told"),
+    ("mark", "words"),
     [
         ("1 0f3e5d", "by process 1 on host 0f3e5d, another container or machine: stop that node"),
         (f"1 {os.uname().nodename}", "by process 1, the node of a container: stop that container"),
@@ -121,10 +121,10 @@ def test_the_lock_names_the_present_holder(tmp_path: Path) -> None:
         ("4194304", "by process 4194304: stop that daemon first"),  # a version without host names
     ],
 )
-def test_the_holder_may_be_in_another_container(tmp_path: Path, mark: str, told: str) -> None:
+def test_the_holder_may_be_in_another_container(tmp_path: Path, mark: str, words: str) -> None:
     with directory_lock(tmp_path):
         (tmp_path / "lock").write_text(f"{mark}\n")
-        with pytest.raises(StoreError, match=re.escape(told)), directory_lock(tmp_path):
+        with pytest.raises(StoreError, match=re.escape(words)), directory_lock(tmp_path):
             pass
 
 

@@ -28,7 +28,7 @@ MODELS = [MODEL, OTHER_MODEL, METAMODEL]
 
 
 def settings(**lists) -> PolicySettings:
-    return PolicySettings(**{name: tuple(map(str, each)) for name, each in lists.items()})
+    return PolicySettings(**{name: tuple(map(str, values)) for name, values in lists.items()})
 
 
 def lists(**texts) -> Policy:
@@ -67,7 +67,7 @@ async def test_lists_hold_for_clients_and_for_peers(tmp_path):
     refused = "the write policy of this node refuses the stream: its controller"
     async with open_store(tmp_path, NETWORK, policy=lists(allow_controllers=[DIDS[0]])) as store:
         verdicts = await store.admit_local([fine.car, other.car, foreign.car])
-        assert [each.status for each in verdicts] == ["new", "refused", "new"]
+        assert [verdict.status for verdict in verdicts] == ["new", "refused", "new"]
         assert verdicts[1].cause == "policy"
         assert verdicts[1].reason == f"{refused} {DIDS[1]} is not in allow_controllers"
         [verdict] = await store.admit_remote([offer(other)])
@@ -107,7 +107,7 @@ def test_a_model_that_is_allowed_brings_its_own_stream():
     denying = lists(deny_models=[mine.stream_id()])
     for policy, refused in ((allowing, [others]), (denying, [mine, document])):
         events = [mine, others, document]
-        assert [each for each in events if policy.refuse(facts_of(each))] == refused
+        assert [event for event in events if policy.refuse(facts_of(event))] == refused
 
 
 async def test_a_denied_model_under_another_sort_key(tmp_path):
@@ -126,7 +126,9 @@ async def test_a_denied_model_under_another_sort_key(tmp_path):
         assert verdict.cause == "policy"
     async with open_store(tmp_path, NETWORK) as store:
         verdicts = await store.admit_remote([offer(init), offer(change, init, 1)])
-        assert [each.status for each in verdicts] == ["new", "new"], "a refusal is not for ever"
+        assert [verdict.status for verdict in verdicts] == ["new", "new"], (
+            "a refusal is not for ever"
+        )
 
 
 async def test_all_events_of_a_stream_share_the_verdict(tmp_path):
@@ -135,12 +137,12 @@ async def test_all_events_of_a_stream_share_the_verdict(tmp_path):
     anchor = time_event(init, change.cid)
     events = [offer(init), offer(change, init, 1), offer(anchor, init, 2)]
     async with open_store(tmp_path, NETWORK, policy=lists(deny_controllers=[DIDS[1]])) as store:
-        assert {each.cause for each in await store.admit_remote(events)} == {"policy"}
+        assert {verdict.cause for verdict in await store.admit_remote(events)} == {"policy"}
         ring = [
-            (HeightlessEventId.build(NETWORK, MODEL, DIDS[1], init.cid, each.cid), each.car)
-            for each in (init, change, anchor)
+            (HeightlessEventId.build(NETWORK, MODEL, DIDS[1], init.cid, event.cid), event.car)
+            for event in (init, change, anchor)
         ]
-        assert {each.cause for each in await store.admit_from_ring(ring)} == {"policy"}
+        assert {verdict.cause for verdict in await store.admit_from_ring(ring)} == {"policy"}
         assert len(store.keys) == store.waiting == 0
 
 

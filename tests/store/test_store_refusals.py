@@ -89,10 +89,10 @@ async def test_bad_events_do_not_hurt_their_neighbours(store: Store) -> None:
     bad = [make(case) for make, _ in LOCAL.values()]
     mixed = good + bad
     world.random.shuffle(bad)
-    for index, each in enumerate(bad):
-        mixed.insert(2 * index, each)
+    for index, event in enumerate(bad):
+        mixed.insert(2 * index, event)
     verdicts = await store.admit_local(mixed)
-    assert [v.status == "new" for v in verdicts] == [each in good for each in mixed]
+    assert [v.status == "new" for v in verdicts] == [event in good for event in mixed]
     rows = await feed_of(store)
     check_feed(rows, world.events)
     assert len(rows) == len(good)

@@ -54,10 +54,10 @@ async def _offer_in_any_order(directory: Path, order: list[int], batch: int) -> 
             for start in range(0, len(left), batch):
                 part = left[start : start + batch]
                 verdicts = await store.admit_from_ring(part)
-                for each, verdict in zip(part, verdicts, strict=True):
+                for value, verdict in zip(part, verdicts, strict=True):
                     assert verdict.status == "new" or verdict.cause == "history"
                     if verdict.status != "new":
-                        aside.append(each)
+                        aside.append(value)
             assert len(aside) < len(left)
             left = aside
         assert list(await store.load_ring_keys()) == sorted(key for key, _ in events)

@@ -29,30 +29,30 @@ def _save_few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many keys were loaded from a file, each time that they were."""
-    found: list[int] = []
+    counts: list[int] = []
     original = saved_keys._read
 
     def spy(path: Path, token: bytes) -> saved_keys.SavedKeys:
         saved = original(path, token)
-        found.append(len(saved.keys))
+        counts.append(len(saved.keys))
         return saved
 
     monkeypatch.setattr(saved_keys, "_read", spy)
-    return found
+    return counts
 
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many keys were read from the log, each time that all were."""
-    found: list[int] = []
+    counts: list[int] = []
 
     def spy(keys: Iterable[bytes]) -> KeyStore:
         store = KeyStore(keys)
-        found.append(len(store))
+        counts.append(len(store))
         return store
 
     monkeypatch.setattr("recon_node.store.db.log.KeyStore", spy)
-    return found
+    return counts
 
 
 async def fill(directory: Path, seed: int) -> KeyStore:

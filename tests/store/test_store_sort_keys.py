@@ -42,15 +42,15 @@ async def test_they_go_from_node_to_node(tmp_path: Path, verifiers: int) -> None
         open_store(tmp_path / "b", NETWORK, settings=settings) as b,
     ):
         many = [event.car for event in events] * 2  # enough for a verifier process
-        assert {each.status for each in await a.admit_local(many)} == {"new", "known"}
+        assert {verdict.status for verdict in await a.admit_local(many)} == {"new", "known"}
         for name, pair in streams.items():
             lower, upper = sort_value_range(NETWORK, HEADERS[name][1])
-            found = {EventId(key).event_cid for key in a.keys if lower < key < upper}
-            assert found >= {event.cid for event in pair}
+            cids = {EventId(key).event_cid for key in a.keys if lower < key < upper}
+            assert cids >= {event.cid for event in pair}
         keys = [EventId(key) for key in a.keys]
         cars = await a.reader.cars(keys)
         offers = [(key, car) for key, car in zip(keys, cars, strict=True) if car is not None]
-        assert {each.status for each in await b.admit_remote([*reversed(offers)])} == {"new"}
+        assert {verdict.status for verdict in await b.admit_remote([*reversed(offers)])} == {"new"}
         assert {row.event_cid for row in await feed_of(b)} == {event.cid for event in events}
 
 
@@ -78,8 +78,8 @@ async def test_an_interest_in_a_sort_value_takes_its_streams_only(tmp_path: Path
             assert (verdict.status == "new") == (fields.get("sep") == "family")
         init, _ = stream("schema")
         await store.admit_local([init.car])
-        found = await store.wanted.complete(StreamId(StreamType.TILE, init.cid))
-        assert (found.sort_key, found.sort_value) == ("schema", str(SCHEMA))
+        interest = await store.wanted.complete(StreamId(StreamType.TILE, init.cid))
+        assert (interest.sort_key, interest.sort_value) == ("schema", str(SCHEMA))
         init, _ = stream("none")
         await store.admit_local([init.car])
         with pytest.raises(InvalidInterestError, match="has no sort key"):

@@ -68,7 +68,7 @@ async def test_made_up_times_of_a_member_wait_until_they_are_proven(tmp_path: Pa
     times = [time_event(init, init.cid, tx_hash=bytes([n]) * 32) for n in range(4)]
     covered, proven, *_ = times
     async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
-        await admit(store, offer(init, init, 0), *(offer(each, init, 1) for each in times))
+        await admit(store, offer(init, init, 0), *(offer(time, init, 1) for time in times))
         assert (len(store.keys), store.head, store.withheld) == (1, 1, 4)
         assert len(await store.reader.pending_proofs(10)) == 4
         await store.settle_proofs([(proven.payload["proof"], 7)])
@@ -94,8 +94,8 @@ async def test_a_crowd_of_unsigned_events_leaves_room_for_others(
     mended = forged(data_event(MEMBER, mine, [signed.cid], []))
     above = data_event(MEMBER, mine, [mended.cid], [])
     async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
-        await admit(store, *(offer(each, each, 0) for each in crowd))
-        statuses = await admit(store, *(offer(each, crowd[0], 1) for each in made_up))
+        await admit(store, *(offer(event, event, 0) for event in crowd))
+        statuses = await admit(store, *(offer(event, crowd[0], 1) for event in made_up))
         assert (statuses.count("new"), store.withheld, len(store.keys)) == (10, 20, 0)
         offers = [offer(mine, mine, 0), offer(signed, mine, 1)]
         offers += [offer(mended, mine, 2), offer(above, mine, 3)]
@@ -110,10 +110,10 @@ async def test_times_that_the_chain_does_not_have_make_room(tmp_path: Path) -> N
     *made_up, honest, last = times
     settings = StoreSettings(synchronous="normal", verifiers=0, max_waiting=11)
     async with open_store(tmp_path, NETWORK, settings=settings) as store:
-        await admit(store, offer(init, init, 0), *(offer(each, init, 1) for each in made_up))
+        await admit(store, offer(init, init, 0), *(offer(event, init, 1) for event in made_up))
         assert await admit(store, offer(honest, init, 1)) == ["refused"]
         assert store.is_declined(offer(honest, init, 1)[0])
-        looked_up = [(each.payload["proof"], 100.0) for each in made_up]
+        looked_up = [(event.payload["proof"], 100.0) for event in made_up]
         await store.postpone_proofs(looked_up, [proof for proof, _ in looked_up])
         assert await admit(store, offer(honest, init, 1), offer(last, init, 1)) == ["new"] * 2
         await store.settle_proofs([(honest.payload["proof"], 7)])
@@ -126,7 +126,7 @@ async def test_without_the_policy_what_waited_for_it_moves_on(tmp_path: Path) ->
     inits = [unsigned(n) for n in range(600)]
     wrong = forged(data_event(MEMBER, inits[0], [inits[0].cid], []))
     async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
-        await admit(store, *(offer(each, each, 0) for each in inits), offer(wrong, inits[0], 1))
+        await admit(store, *(offer(init, init, 0) for init in inits), offer(wrong, inits[0], 1))
         assert (store.head, store.withheld) == (0, 601)
     async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
         assert (store.head, len(store.keys), store.withheld) == (600, 600, 1)

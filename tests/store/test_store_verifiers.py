@@ -61,10 +61,10 @@ async def test_large_events_are_verified_in_a_process_however_few_they_are() -> 
         large = init_event(KEYS[0], MODEL, {"a": [[]] * 100_000}, unique=b"u").car
         await pool.verify(few)
         assert pids(pool) == []
-        found = await pool.verify([*few, large])
+        findings = await pool.verify([*few, large])
         assert len(pids(pool)) == 1
-        assert [type(each) for each in found] == [Facts] * 4
-        assert found[3] == from_wire(to_wire(check_event(large), large), large)
+        assert [type(finding) for finding in findings] == [Facts] * 4
+        assert findings[3] == from_wire(to_wire(check_event(large), large), large)
     finally:
         await pool.close()
 
@@ -73,10 +73,10 @@ async def test_large_events_are_verified_in_a_process_however_few_they_are() -> 
 def test_chunks_have_few_events_and_few_bytes(sizes: list[int]) -> None:
     cars = [memoryview(bytes(700_000))[:size] for size in sizes]
     chunks = list(verifiers._chunks(cars))  # type: ignore[arg-type]
-    assert [size for each in chunks for size in sizes[each]] == sizes
-    for each in chunks:
-        assert 1 <= len(sizes[each]) <= verifiers.CHUNK_EVENTS
-        assert len(sizes[each]) == 1 or sum(sizes[each]) <= verifiers.CHUNK_BYTES
+    assert [size for chunk in chunks for size in sizes[chunk]] == sizes
+    for chunk in chunks:
+        assert 1 <= len(sizes[chunk]) <= verifiers.CHUNK_EVENTS
+        assert len(sizes[chunk]) == 1 or sum(sizes[chunk]) <= verifiers.CHUNK_BYTES
 
 
 def test_a_large_list_is_refused_without_decoding_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +88,9 @@ def test_a_large_list_is_refused_without_decoding_it(monkeypatch: pytest.MonkeyP
         pytest.fail("it was decoded")
 
     monkeypatch.setattr("recon_node.ceramic.event.dag_cbor.decode", decode)
-    found = check_event(data)
-    assert isinstance(found, Unreadable)
-    assert "its payload is not a map" in found.reason
+    facts = check_event(data)
+    assert isinstance(facts, Unreadable)
+    assert "its payload is not a map" in facts.reason
 
 
 @settings(max_examples=settings().max_examples // 4)
@@ -117,10 +117,10 @@ async def test_processes_find_what_this_one_finds(with_native: bool) -> None:
     cars.append(anchored.car)
     here, there = Verifiers(0, native=with_native), Verifiers(2, native=with_native)
     try:
-        found = await there.verify(cars)
-        assert found == await here.verify(cars)
+        findings = await there.verify(cars)
+        assert findings == await here.verify(cars)
         assert len(pids(there)) == 2
-        assert {type(each) for each in found} == {Facts, Unreadable}
+        assert {type(finding) for finding in findings} == {Facts, Unreadable}
     finally:
         await there.close()
 
@@ -134,11 +134,11 @@ async def test_the_same_car_is_checked_once_whoever_offers_it() -> None:
     assert await pool.verify(cars) == first
     assert pool.verified_total == 3
     broken = case.block_that_does_not_match()  # garbage in the name of a good event
-    [found] = await pool.verify([broken])
-    assert isinstance(found, Unreadable)
-    [found] = await pool.verify([case.next.car])
-    assert isinstance(found, Facts)
-    assert found.refusal is None
+    [facts] = await pool.verify([broken])
+    assert isinstance(facts, Unreadable)
+    [facts] = await pool.verify([case.next.car])
+    assert isinstance(facts, Facts)
+    assert facts.refusal is None
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +159,8 @@ async def test_a_killed_process_is_replaced_and_loses_nothing() -> None:
         killed = pids(pool)
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
-        found = await pool.verify(cars[100:])
-        assert all(isinstance(each, Facts) for each in found)
+        findings = await pool.verify(cars[100:])
+        assert all(isinstance(finding, Facts) for finding in findings)
         # Whether the pool finds them dead before it asks them is chance: that is no death at work.
         assert killed
         assert not set(killed) & set(pids(pool))
@@ -176,10 +176,10 @@ async def test_what_kills_two_processes_is_named_and_its_neighbours_are_not(
     poison = init_event(KEYS[0], World(0).headers[next(iter(World(0).headers))].model, "poison").car
     pool = Verifiers(2, child(DIES_OF_POISON))
     try:
-        found = await pool.verify([*good[:20], poison, *good[20:]])
-        assert isinstance(found[20], Broken)
-        assert "two processes" in found[20].reason
-        assert all(isinstance(each, Facts) for each in [*found[:20], *found[21:]])
+        findings = await pool.verify([*good[:20], poison, *good[20:]])
+        assert isinstance(findings[20], Broken)
+        assert "two processes" in findings[20].reason
+        assert all(isinstance(finding, Facts) for finding in [*findings[:20], *findings[21:]])
         assert pool.deaths_total >= 2
     finally:
         await pool.close()
@@ -201,8 +201,8 @@ async def test_without_processes_events_are_checked_here(
     command: tuple[str, ...], with_native: bool
 ) -> None:
     pool = Verifiers(2, command, native=with_native)
-    found = await pool.verify(some_cars(100))
-    assert all(isinstance(each, Facts) for each in found)
+    findings = await pool.verify(some_cars(100))
+    assert all(isinstance(finding, Facts) for finding in findings)
     assert pids(pool) == []
 
 

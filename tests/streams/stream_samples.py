@@ -52,7 +52,7 @@ class Writer:
         self.faults: dict[CID, str] = {}
 
     def add(self, event: Event) -> Event:
-        if event.cid not in {each.cid for each in self.events}:
+        if event.cid not in {event.cid for event in self.events}:
             self.events.append(event)
         return event
 
@@ -80,8 +80,8 @@ class Writer:
 
     def shapes(self, events: Sequence[Event]) -> list[EventShape[CID]]:
         return [
-            shape_of(each, time=self.times.get(each.cid), valid=each.cid not in self.faults)
-            for each in events
+            shape_of(event, time=self.times.get(event.cid), valid=event.cid not in self.faults)
+            for event in events
         ]
 
     def states(self) -> StreamStates:

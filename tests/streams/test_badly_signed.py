@@ -63,8 +63,8 @@ def test_a_badly_signed_event_defines_no_version_of_a_model() -> None:
     a = stream.forged(put("name", "Forged"), stream.init)
     c = stream.data(put("views", {}), a)
     versions = {a.cid, c.cid}
-    found = definitions_of(stream.states().all(), stream.init.cid, versions)
-    assert found == {stream.init.cid: {"name": "Note"}, c.cid: {"name": "Note", "views": {}}}
+    definitions = definitions_of(stream.states().all(), stream.init.cid, versions)
+    assert definitions == {stream.init.cid: {"name": "Note"}, c.cid: {"name": "Note", "views": {}}}
 
 
 def test_a_capability_of_a_badly_signed_event_may_be_anything() -> None:

@@ -62,7 +62,7 @@ def states(events: list[Event], model: Any) -> list[EventState]:
 def spent(events: list[Event], model: Any) -> list[int]:
     """The steps of each event."""
     rules = ContentRules(events[0].header, model)
-    found = []
+    steps = []
     before = None
     for event, state in zip(events, states(events, model), strict=True):
         work = Budget("a test", 10**12)
@@ -72,8 +72,8 @@ def spent(events: list[Event], model: Any) -> list[int]:
             ContentChange(before, content, state.data.weight, touched, before is None), work
         )
         before = content
-        found.append(work.spent)
-    return found
+        steps.append(work.spent)
+    return steps
 
 
 def _names(patch: list[dict[str, Any]]) -> set[str]:
@@ -182,7 +182,7 @@ def test_compiled_patterns_are_paid_for() -> None:
         return walk.summary(init.cid).spent
 
     of_patterns = spent(definitions) - spent(None)
-    assert of_patterns >= 6e-6 / 4e-9 * sum(len(each["pattern"]) for each in texts.values())
+    assert of_patterns >= 6e-6 / 4e-9 * sum(len(text["pattern"]) for text in texts.values())
 
 
 def test_a_repeated_field_of_a_set_takes_no_memory() -> None:
@@ -191,8 +191,8 @@ def test_a_repeated_field_of_a_set_takes_no_memory() -> None:
     )
     init = deterministic_init_event(controller_of(KEY), MODEL, unique=b"x")
     document = data_event(KEY, init, [init.cid], [add("/a", "y" * 900_000)])
-    found = states([init, document], model)
-    assert all("must differ" in state.validation_errors[0] for state in found)
+    rows = states([init, document], model)
+    assert all("must differ" in state.validation_errors[0] for state in rows)
 
 
 def test_badly_signed_events_pay_for_their_rows() -> None:
@@ -232,7 +232,7 @@ def test_content_weighs_what_its_json_takes(content: dict[str, Any]) -> None:
         add("/" + name.replace("~", "~0").replace("/", "~1"), content[name]) for name in content
     ]
     assert apply_patch({}, adding, emptied, Budget("a test", 10**9)).weight == weight
-    removing = [{"op": "remove", "path": each["path"]} for each in adding]
+    removing = [{"op": "remove", "path": operation["path"]} for operation in adding]
     assert apply_patch(content, removing, weight, Budget("a test", 10**9)).weight == emptied
 
 

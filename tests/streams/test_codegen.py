@@ -39,7 +39,7 @@ LEAVES = st.one_of(
     st.lists(st.sampled_from(["string", "null", "object", "integer"]), min_size=1, unique=True).map(
         lambda types: {"type": types}
     ),
-    st.lists(VALUES, min_size=1, max_size=6, unique_by=repr).map(lambda each: {"enum": each}),
+    st.lists(VALUES, min_size=1, max_size=6, unique_by=repr).map(lambda values: {"enum": values}),
     VALUES.map(lambda value: {"const": value}),
     st.sampled_from(["#/$defs/Tree", "#/$defs/Tag", "#"]).map(lambda name: {"$ref": name}),
     st.just({}),
@@ -67,8 +67,8 @@ SCHEMAS = st.recursive(
         objects(inner),
         inner.map(lambda items: {"type": "array", "items": items}),
         inner.map(lambda value: {"type": "object", "additionalProperties": value}),
-        st.lists(inner, min_size=1, max_size=4).map(lambda each: {"anyOf": each}),
-        st.lists(inner, min_size=1, max_size=2).map(lambda each: {"allOf": each}),
+        st.lists(inner, min_size=1, max_size=4).map(lambda schemas: {"anyOf": schemas}),
+        st.lists(inner, min_size=1, max_size=2).map(lambda schemas: {"allOf": schemas}),
     ),
     max_leaves=8,
 )
@@ -104,8 +104,8 @@ def instances(draw: st.DrawFn, schema: Any, root: Any, depth: int = 0) -> Any:
     match kind:
         case "object":
             members = {
-                name: draw(instances(each, root, depth + 1))
-                for name, each in schema.get("properties", {}).items()
+                name: draw(instances(field, root, depth + 1))
+                for name, field in schema.get("properties", {}).items()
                 if name in schema.get("required", ()) or (depth < 3 and draw(st.booleans()))
             }
             if isinstance(schema.get("additionalProperties"), dict) and draw(st.booleans()):
@@ -136,9 +136,9 @@ def fits(code: str, name: str) -> TypeAdapter[Any]:
     module = sys.modules["generated"] = ModuleType("generated")
     of_extensions = code.replace("from typing import", "from typing_extensions import")
     exec(compile(of_extensions, "generated", "exec"), module.__dict__)
-    for each in vars(module).values():
-        if is_typeddict(each):
-            each.__pydantic_config__ = ConfigDict(strict=True, extra="forbid")
+    for value in vars(module).values():
+        if is_typeddict(value):
+            value.__pydantic_config__ = ConfigDict(strict=True, extra="forbid")
     return TypeAdapter(getattr(module, name))
 
 
@@ -218,7 +218,7 @@ def test_descriptions_are_no_doctests_and_switch_no_checker_off(member: str) -> 
         schema = {"properties": {member: {"type": "string"}}}
         code = typed_dicts({MODEL: definition(schema, description=description)})
         assert description.lstrip("# ") in code
-        for line in (each.strip() for each in code.splitlines()):
+        for line in (line.strip() for line in code.splitlines()):
             assert not line.startswith(">>>")
             assert re.match(r"#\s*(mypy|ruff|type|pyright|fmt)\b", line) is None
 

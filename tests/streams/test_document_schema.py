@@ -22,8 +22,8 @@ def error(schema: Any, content: Any) -> str | None:
     return compiled(schema).error(content, weigh_json(content)[0], Budget("the event", 10**8))
 
 
-def properties(**each: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": each, "additionalProperties": False}
+def properties(**members: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": members, "additionalProperties": False}
 
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
@@ -81,8 +81,8 @@ DURATION = {
     ],
 )
 def test_what_conforms_and_what_does_not(schema: Any, content: Any, expected: str | None) -> None:
-    found = error(schema, content)
-    assert found is None if expected is None else expected in str(found)
+    reason = error(schema, content)
+    assert reason is None if expected is None else expected in str(reason)
 
 
 @pytest.mark.parametrize(
@@ -202,9 +202,9 @@ ITEMS = st.recursive(
 @given(st.lists(ITEMS, max_size=6))
 def test_unique_items_are_those_that_differ_as_json(items: list[Any]) -> None:
     pairs = combinations(items, 2)
-    found = error({"uniqueItems": True}, items)
-    assert (found is None) == (not any(json_equal(one, other) for one, other in pairs))
-    assert found is None or "the value has non-unique elements" in found
+    reason = error({"uniqueItems": True}, items)
+    assert (reason is None) == (not any(json_equal(one, other) for one, other in pairs))
+    assert reason is None or "the value has non-unique elements" in reason
 
 
 def test_long_text_and_long_lists_are_checked() -> None:
@@ -219,9 +219,9 @@ def test_content_as_deep_as_events_can_be(levels: int) -> None:
     deep: Any = 1
     for _ in range(levels):
         deep = [deep]
-    found = error({"items": {"type": "array"}}, deep)
-    assert found is None or (levels > 250 and "cannot be checked" in found)
-    assert "at /0" in str(error({"items": {"type": "string"}}, deep)) or found
+    reason = error({"items": {"type": "array"}}, deep)
+    assert reason is None or (levels > 250 and "cannot be checked" in reason)
+    assert "at /0" in str(error({"items": {"type": "string"}}, deep)) or reason
 
 
 def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def test_the_schemas_in_memory_are_few_and_small_together(monkeypatch: pytest.Mo
         latest = compiled(schema)
     assert len(document_schema._recent) <= len(remembered) < len(large)
     assert list(remembered.values())[-1] is latest
-    assert sum(each.memory for each in remembered.values()) <= 128 * 1024
+    assert sum(entry.memory for entry in remembered.values()) <= 128 * 1024
 
 
 HOLDING = r"""
@@ -253,7 +253,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 def schema(*patterns: str) -> DocumentSchema:
-    texts = {f"p{n}": {"type": "string", "pattern": each} for n, each in enumerate(patterns)}
+    texts = {f"p{n}": {"type": "string", "pattern": pattern} for n, pattern in enumerate(patterns)}
     return DocumentSchema({"type": "object", "properties": texts})
 
 schema("^x$")
@@ -297,8 +297,10 @@ def test_large_patterns_are_compiled_once_for_the_same_verdict(
         {"a": "x1", "c": 1},
     ):
         weight, _ = weigh_json(content)
-        found = [each.error(content, weight, Budget("the event", 10**8)) for each in (both, once)]
-        assert (found[0] is None) == (found[1] is None)
+        reasons = [
+            schema.error(content, weight, Budget("the event", 10**8)) for schema in (both, once)
+        ]
+        assert (reasons[0] is None) == (reasons[1] is None)
 
 
 def _patterns(pattern: str, times: int) -> dict[str, Any]:
@@ -355,8 +357,8 @@ def _deep(levels: int, end: Any, name: str) -> Any:
     ],
 )
 def test_schemas_that_refer_to_themselves(schema: Any, content: Any, expected: str | None) -> None:
-    found = error(schema, content)
-    assert found is None if expected is None else expected in str(found)
+    reason = error(schema, content)
+    assert reason is None if expected is None else expected in str(reason)
 
 
 def test_content_that_is_looked_at_ever_more_often_is_rejected(
@@ -388,8 +390,8 @@ def test_the_stack_is_bounded() -> None:
     deep: Any = []
     for _ in range(250):
         deep = [deep]
-    found = compiled(schema).error(deep, weigh_json(deep)[0], Budget("the event", 10**40))
-    assert "nested too deep" in str(found)
+    reason = compiled(schema).error(deep, weigh_json(deep)[0], Budget("the event", 10**40))
+    assert "nested too deep" in str(reason)
 
 
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
@@ -436,7 +438,7 @@ SCHEMAS = st.recursive(
 @given(schema=SCHEMAS, content=VALUES)
 def test_nothing_but_schema_errors_is_raised(schema: Any, content: Any) -> None:
     try:
-        found = error(schema, content)
+        reason = error(schema, content)
     except (SchemaError, BudgetError):
         return
-    assert found is None or isinstance(found, str)
+    assert reason is None or isinstance(reason, str)

@@ -33,8 +33,10 @@ def test_an_item_that_comes_or_goes_is_one_operation(
     items: list[int], index: int, item: int
 ) -> None:
     more = [*items[:index], item, *items[index:]]
-    assert [each["op"] for each in json_diff(items, more, Budget.of_merge())] == ["add"]
-    assert [each["op"] for each in json_diff(more, items, Budget.of_merge())] == ["remove"]
+    assert [operation["op"] for operation in json_diff(items, more, Budget.of_merge())] == ["add"]
+    assert [operation["op"] for operation in json_diff(more, items, Budget.of_merge())] == [
+        "remove"
+    ]
 
 
 def test_only_what_changed_is_in_the_patch() -> None:

@@ -154,8 +154,8 @@ def test_any_stream_converges_in_one_merge(data: st.DataObject) -> None:
     stream = Writer({"a": 0})
     for _ in range(data.draw(st.integers(1, 8))):
         numbers = st.integers(0, len(stream.events) - 1)
-        some = data.draw(st.lists(numbers, min_size=1, max_size=3, unique=True))
-        prevs = [stream.events[number] for number in some]
+        drawn = data.draw(st.lists(numbers, min_size=1, max_size=3, unique=True))
+        prevs = [stream.events[number] for number in drawn]
         content = data.draw(CONTENTS)
         if data.draw(st.booleans()):
             stream.data(REJECTED, *prevs)
@@ -223,7 +223,7 @@ def test_preferring_a_tip_is_each_conflict_after_the_other(
     winner = data.draw(st.sampled_from(proposal.prevs))
     # The deepest first, so that a value above it has the last word.
     content: Any = proposal.content
-    for conflict in sorted(proposal.conflicts, key=lambda each: -each.path.count("/")):
+    for conflict in sorted(proposal.conflicts, key=lambda conflict: -conflict.path.count("/")):
         content = _put(content, parse_pointer(conflict.path)[1:], conflict.values, winner)
     decided = proposal.preferring(winner)
     assert json_equal(decided.content, content)
@@ -261,7 +261,7 @@ def test_preferring_a_tip_copies_each_object_once(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(Budget, "of_merge", lambda work=work: work)
         decided = proposal.preferring(proposal.prevs[1])
         monkeypatch.undo()
-        other = [each.values[proposal.prevs[1]] for each in proposal.conflicts]
+        other = [conflict.values[proposal.prevs[1]] for conflict in proposal.conflicts]
         assert list(decided.content["n"].values()) == other
         spent.append(work.spent)
     assert spent[1] < 2.1 * spent[0]

@@ -53,13 +53,13 @@ CHECKS: dict[str, tuple[dict[str, Any], list[Any]]] = {
     **{
         f"{keyword} {number}": (
             {"items": all_of({"not": {keyword: number}}, times=5)},
-            [[each] * 20 for each in DEAR],
+            [[number] * 20 for number in DEAR],
         )
         for keyword in ("const", "maximum", "multipleOf")
         for number in DEAR
     },
-    "numbers": ({"items": {"type": "number"}}, [[each] * 3000 for each in DEAR]),
-    "an error": ({"type": "string"}, [[each] * 3000 for each in DEAR]),
+    "numbers": ({"items": {"type": "number"}}, [[number] * 3000 for number in DEAR]),
+    "an error": ({"type": "string"}, [[number] * 3000 for number in DEAR]),
     "bytes and links": ({"items": {"type": "object"}}, [[b"abc"] * 3000, [ROOT] * 3000]),
     "limits": ({"items": all_of({"maximum": 1.7e308}, {"exclusiveMinimum": -1e308})}, [NUMBERS]),
     "type": ({"items": all_of({"type": ["string", "null", "integer", "number"]})}, [NUMBERS * 5]),

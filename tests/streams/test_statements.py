@@ -66,11 +66,11 @@ def streams(draw: st.DrawFn) -> tuple[list[Event], list[Event], dict[CID, int]]:
             time = draw(st.integers(1, 3))
             first = min(prevs, key=known.index)  # not by CID: those of P-256 are never the same
             event, *same = anchors(init, first, number * 4 + time, 3)
-            times |= {each.cid: time for each in (event, *same)}
-        if event.cid in {each.cid for each in (*events, *copies)}:
+            times |= {copy.cid: time for copy in (event, *same)}
+        if event.cid in {event.cid for event in (*events, *copies)}:
             continue
         events.append(event)
-        copies += [each for each in same if each.cid != event.cid]
+        copies += [copy for copy in same if copy.cid != event.cid]
     return events, copies, times
 
 

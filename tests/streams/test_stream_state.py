@@ -69,8 +69,8 @@ def definitions(model: Any) -> dict[CID, Any] | None:
 
 
 def states(*events: Event, model: Any = None) -> list[EventState]:
-    found = {state.event_cid: state for state in StreamStates(events, definitions(model)).all()}
-    return [found[event.cid] for event in events]
+    by_cid = {state.event_cid: state for state in StreamStates(events, definitions(model)).all()}
+    return [by_cid[event.cid] for event in events]
 
 
 def at_tip(events: Sequence[Event], model: Any = None) -> StreamState:
@@ -101,8 +101,8 @@ def test_the_events_of_the_sdk_say_what_the_patches_say() -> None:
                     changes += 1
                     content = jsonpatch.apply_patch(content or {}, event.data)
             contents[event.cid] = content
-        found = {state.event_cid: outcome(state) for state in StreamStates(events).all()}
-        assert found == {cid: (content, ()) for cid, content in contents.items()}
+        outcomes = {state.event_cid: outcome(state) for state in StreamStates(events).all()}
+        assert outcomes == {cid: (content, ()) for cid, content in contents.items()}
     assert changes > 100
 
 
@@ -214,8 +214,10 @@ def test_nothing_that_a_controller_or_a_model_s_author_writes_raises(
         for patch in patches:
             payload = {"id": start.cid, "prev": events[-1].cid, "data": patch}
             events.append(signed_event(KEY, payload))
-        both = (states(*events, model=each) for each in (model, {**LIST, "schema": model}))
-        for state in (state for found in both for state in found):
+        both = (
+            states(*events, model=definition) for definition in (model, {**LIST, "schema": model})
+        )
+        for state in (state for both_states in both for state in both_states):
             assert state.data.content is None or isinstance(state.data.content, dict)
             json.loads(state.data.to_json())
 
@@ -253,10 +255,10 @@ def test_immutable_fields_keep_what_the_first_content_says() -> None:
             [add("", {"n": 3})],
         )
     ]
-    found = states(init, fine, *tries, model=model)
-    assert outcome(found[1]) == ({"name": "a", "n": 2}, ())
+    result = states(init, fine, *tries, model=model)
+    assert outcome(result[1]) == ({"name": "a", "n": 2}, ())
     expected = ({"name": "a", "n": 2}, ("the field 'name' is immutable",))
-    assert [outcome(state) for state in found[2:]] == [expected] * len(tries)
+    assert [outcome(state) for state in result[2:]] == [expected] * len(tries)
     assert at_tip([init, fine]).data.content == {"name": "a", "n": 2}  # the model is not here
 
 
@@ -268,12 +270,12 @@ def test_a_document_of_a_set_says_what_unique_does_and_keeps_it() -> None:
     right = change(init, anchor, add("/who", "me"), add("/n", 1), add("/ok", True))
     later = change(init, right, add("/n", 2))
     other = change(init, right, add("/text", "free"))
-    found = states(init, wrong, anchor, right, later, other, model=model)
+    result = states(init, wrong, anchor, right, later, other, model=model)
     content = {"who": "me", "n": 1, "ok": True}
-    assert outcome(found[1])[1] == ("the fields who, n, ok, none do not match 'unique'",)
-    assert outcome(found[3]) == (content, ())
-    assert "the field 'n' is immutable" in outcome(found[4])[1]
-    assert outcome(found[5]) == ({**content, "text": "free"}, ())
+    assert outcome(result[1])[1] == ("the fields who, n, ok, none do not match 'unique'",)
+    assert outcome(result[3]) == (content, ())
+    assert "the field 'n' is immutable" in outcome(result[4])[1]
+    assert outcome(result[5]) == ({**content, "text": "free"}, ())
 
 
 @pytest.mark.parametrize(
@@ -302,8 +304,8 @@ def test_unique_has_values_as_javascript_writes_them(value: Any, text: str) -> N
     assert unique_of(model, {"who": "me", "n": value}) == f"me|{text}".encode()
     model["schema"]["properties"]["who"] = {}
     init = deterministic_init_event(controller_of(KEY), MODEL, unique=f"me|{text}".encode())
-    found = states(init, change(init, init, add("/who", "me"), add("/n", value)), model=model)
-    assert outcome(found[1])[1] == ()
+    result = states(init, change(init, init, add("/who", "me"), add("/n", value)), model=model)
+    assert outcome(result[1])[1] == ()
 
 
 def test_a_relation_holds_the_id_of_a_document() -> None:
@@ -311,8 +313,8 @@ def test_a_relation_holds_the_id_of_a_document() -> None:
     target = StreamId(StreamType.MODEL_INSTANCE, MODEL.cid)
     init = document({"to": str(target)})
     tries = [change(init, init, add("/to", value)) for value in (str(MODEL), "k", 7, {"a": 1})]
-    found = states(init, *tries, change(init, init, add("/to", None)), model=model)
-    assert [bool(state.validation_errors) for state in found] == [0, 1, 1, 1, 1, 0]
+    result = states(init, *tries, change(init, init, add("/to", None)), model=model)
+    assert [bool(state.validation_errors) for state in result] == [0, 1, 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -342,7 +344,7 @@ def test_models_change_only_where_their_documents_stay_valid(
     first, second = states(init, change(init, init, patch))
     assert first.validation_errors == ()
     assert (second.data == first.data) == (error is not None)
-    assert [error in each for each in second.validation_errors if error] == (
+    assert [error in message for message in second.validation_errors if error] == (
         [True] if error else []
     )
 

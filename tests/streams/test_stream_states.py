@@ -127,7 +127,7 @@ def test_each_way_to_ask_says_what_the_plain_way_does(
         assert states.at(event.cid) == state
         assert event.cid not in kept or states.at(event.cid) is state
         branch = [*states.branch(event.cid)]
-        assert branch == [all_states[each.event_cid] for each in branch]
+        assert branch == [all_states[state.event_cid] for state in branch]
         assert branch[-1] == state
         assert branch[0].height == 0
     assert all(states.rejected[cid] == (reason,) for cid, reason in faults.items())
@@ -180,9 +180,9 @@ def test_simple_events_are_computed_and_paid_for_as_all_others(
 
     def outcome() -> tuple[Any, ...]:
         states = StreamStates(events, {MODEL.cid: definition}, faults=faults)
-        found = [(state, state.data.to_json(), state.data.weight) for state in states.all()]
+        kept = [(state, state.data.to_json(), state.data.weight) for state in states.all()]
         paid = states.summary(events[-1].cid)
-        return found, states.rejected, paid.spent, paid.written
+        return kept, states.rejected, paid.spent, paid.written
 
     with pytest.MonkeyPatch.context() as patching:
         for place in (json_values, state):
@@ -219,8 +219,8 @@ def _as_dag_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"/": {"bytes": base64.b64encode(value).decode().rstrip("=")}}
     if isinstance(value, dict):
-        return {key: _as_dag_json(each) for key, each in value.items()}
-    return [_as_dag_json(each) for each in value] if isinstance(value, list) else value
+        return {key: _as_dag_json(member) for key, member in value.items()}
+    return [_as_dag_json(item) for item in value] if isinstance(value, list) else value
 
 
 @given(st.dictionaries(st.text(max_size=3), VALUES), st.booleans())
@@ -228,9 +228,9 @@ def test_the_json_is_that_of_the_values(content: dict[str, Any], should_index: b
     metadata = {"shouldIndex": should_index}
     value = {"metadata": metadata, "content": _as_dag_json(content)}
     expected = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    found = StreamData(content, metadata).to_json().decode()
+    text = StreamData(content, metadata).to_json().decode()
     # A float may be written in another way: 1e-6, not 1e-06.
-    assert json.dumps(json.loads(found), ensure_ascii=False, separators=(",", ":")) == expected
+    assert json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":")) == expected
 
 
 def nested(levels: int) -> Any:
@@ -243,5 +243,5 @@ def nested(levels: int) -> Any:
 @pytest.mark.parametrize("beyond", [-(2**64), nested(MAX_DEPTH - 2)], ids=["integer", "depth"])
 def test_json_that_a_quick_encoder_refuses(beyond: Any) -> None:
     content = {"a": beyond, "link": MODEL.cid, "bytes": b"ab"}
-    found = json.loads(StreamData(content, {}).to_json())
-    assert found == {"metadata": {}, "content": _as_dag_json(content)}
+    value = json.loads(StreamData(content, {}).to_json())
+    assert value == {"metadata": {}, "content": _as_dag_json(content)}

@@ -13,17 +13,17 @@ _HOME = Path.home() / ".cache" / "recon-node-tests" / f"duckdb-{_VERSION}"
 
 def duckdb_python() -> Path:
     """The Python; skips the test where the extension cannot be had."""
-    found = _HOME / "bin" / "python"
-    if not found.exists():
+    python = _HOME / "bin" / "python"
+    if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", _HOME], check=True)
-    install = [found, "-m", "pip", "install", "--quiet", *_PACKAGES]
+    install = [python, "-m", "pip", "install", "--quiet", *_PACKAGES]
     if subprocess.run(install, capture_output=True, check=False).returncode:
         pytest.skip("DuckDB's extension for Delta cannot be installed here")
-    return found
+    return python
 
 
 def delta_extension() -> Path:
     """The extension's file."""
     duckdb_python()
-    [found] = _HOME.rglob("delta.duckdb_extension")
-    return found
+    [extension] = _HOME.rglob("delta.duckdb_extension")
+    return extension

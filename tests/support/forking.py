@@ -47,7 +47,7 @@ class Popen(subprocess.Popen[Any]):
         files = {number: number if file == -1 else file for number, file in standard}
         files |= {file: file for file in passed}
         request = {
-            "argv": [str(each) for each in args[1:] if each != "-P"],
+            "argv": [str(argument) for argument in args[1:] if argument != "-P"],
             "files": list(files),
             "environment": dict(os.environ if env is None else env),
             "cwd": str(cwd or Path.cwd()),
@@ -97,9 +97,9 @@ def _fork_for(requests: socket.socket) -> dict[str, Any]:
         if not message:
             os._exit(0)
         request: dict[str, Any] = json.loads(message)
-        if any("spark" in each for each in request["argv"]):
+        if any("spark" in argument for argument in request["argv"]):
             _import(*PIPELINE)
-        told, tell = os.pipe()
+        watched, tell = os.pipe()
         between = os.fork()
         if between == 0:
             parent = os.getpid()
@@ -110,15 +110,15 @@ def _fork_for(requests: socket.socket) -> dict[str, Any]:
                 time.sleep(0.001)
             above = max(request["files"]) + 1
             moved = [fcntl.fcntl(file, fcntl.F_DUPFD, above) for file in files]
-            for file in (*files, told, tell, requests.detach()):
+            for file in (*files, watched, tell, requests.detach()):
                 os.close(file)
             for file, number in zip(moved, request["files"], strict=True):
                 os.dup2(file, number)
                 os.close(file)
             return request
         os.waitpid(between, 0)  # only now is its child one of the tests
-        requests.send(os.read(told, 100))
-        for file in (*files, told, tell):
+        requests.send(os.read(watched, 100))
+        for file in (*files, watched, tell):
             os.close(file)
 
 
@@ -130,7 +130,7 @@ def _run(request: dict[str, Any]) -> None:
     os.environ.update(_VARIABLES | request["environment"])
     os.chdir(request["cwd"])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path += [each for each in paths if each and each not in sys.path]
+    sys.path += [path for path in paths if path and path not in sys.path]
     first, *more = request["argv"]
     if first == "-m":
         name, *more = more

@@ -22,10 +22,10 @@ _INSTALLED = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
 def program(name: str) -> str:
     """The path of a program of PostgreSQL; skips the test if it is not installed."""
     beside = str(_INSTALLED[-1].parent) if _INSTALLED else ""
-    found = shutil.which(name, path=f"{beside}{os.pathsep}{os.environ['PATH']}")
-    if found is None:
+    program = shutil.which(name, path=f"{beside}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
         pytest.skip(f"PostgreSQL's {name} is not installed: apt-get install postgresql")
-    return found
+    return program
 
 
 @dataclass

@@ -31,7 +31,7 @@ def events() -> list[Event]:
 def ring_events(network: Network, count: int) -> dict[HeightlessEventId, bytes]:
     """The CARs of the first events, by their EventIds without height."""
     headers: dict[CID, InitHeader] = {}
-    found = {}
+    by_key = {}
     for event in events()[:count]:
         if event.header is not None:
             headers[event.cid] = event.header
@@ -40,5 +40,5 @@ def ring_events(network: Network, count: int) -> dict[HeightlessEventId, bytes]:
         key = HeightlessEventId.build(
             network, header.model, header.controller, event.init, event.cid
         )
-        found[key] = event.car
-    return found
+        by_key[key] = event.car
+    return by_key

@@ -33,7 +33,7 @@ def post(
     links = (
         {"root": None, "previous": None}
         if root is None
-        else {"root": str(root), "previous": [str(each.stream_id()) for each in previous]}
+        else {"root": str(root), "previous": [str(document.stream_id()) for document in previous]}
     )
     data = {"text": text, "tangles": {THREAD: links}, **content}
     return init_event(key, MODEL.stream_id(), data, unique=json.dumps(text).encode())
@@ -50,4 +50,4 @@ ALL = [MODEL, ROOT, LEFT, RIGHT, BOTH, WRONG, LOOSE]
 
 def ids(*events: Event) -> list[str]:
     """The StreamIDs of documents."""
-    return [str(each.stream_id()) for each in events]
+    return [str(event.stream_id()) for event in events]

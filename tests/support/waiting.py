@@ -53,7 +53,9 @@ def post_events(url: str, cars: list[str]) -> None:
     lines = "\n".join(json.dumps({"data": car}) for car in cars)
     kind = {"content-type": "application/x-ndjson"}
     answer = httpx.post(f"{url}/ceramic/events", content=lines, headers=kind, timeout=600)
-    refused = [each for each in answer.raise_for_status().json() if each["status"] == "refused"]
+    refused = [
+        verdict for verdict in answer.raise_for_status().json() if verdict["status"] == "refused"
+    ]
     assert not refused, refused
 
 

@@ -51,7 +51,7 @@ def text_of(payload: dict[str, Any], chain: str, address: str, *, legacy: bool =
         if name in values
     )
     if payload.get("resources"):
-        text += "\nResources:" + "".join(f"\n- {each}" for each in payload["resources"])
+        text += "\nResources:" + "".join(f"\n- {resource}" for resource in payload["resources"])
     return text
 
 

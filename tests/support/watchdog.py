@@ -30,14 +30,14 @@ def limited(name: str, stderr: int) -> Iterator[None]:
     """Write where everything is to a file descriptor, after `TELL` and after `LIMIT` seconds; then
     raise `HangError` in the main thread."""
 
-    told = hung = False
+    reported = hung = False
 
     def look(number: int, frame: FrameType | None) -> None:
-        nonlocal told, hung
+        nonlocal reported, hung
         tasks = "".join(f"{line}\n" for line in waiting_tasks())
         os.write(stderr, f"\n{name} takes long; trio's tasks are at\n{tasks}".encode())
         faulthandler.dump_traceback(stderr)
-        told, hung = True, told
+        reported, hung = True, reported
         if hung:
             raise HangError(f"{name} took longer than {LIMIT:g} s")
 

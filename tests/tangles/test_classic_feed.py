@@ -123,7 +123,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "message"), BROKEN, ids=lambda each: getattr(each, "name", ""))
+@pytest.mark.parametrize(("rule", "message"), BROKEN, ids=lambda value: getattr(value, "name", ""))
 def test_a_message_that_breaks_a_rule_is_left_out(rule: FeedRule, message: dict[str, Any]) -> None:
     [first] = _feed(1)
     feed = classic_feed([first, message], AUTHOR)

@@ -44,12 +44,12 @@ def test_an_independent_library_answers_the_same() -> None:
             continue
         woven = _weave(graph)
         assert {
-            "roots": sorted(each for each, below in woven.previous.items() if not below),
+            "roots": sorted(message for message, below in woven.previous.items() if not below),
             "tips": list(woven.tips),
             "connected": sorted(woven.order),
-            "branch": sorted(each for each, above in woven.next.items() if len(above) > 1),
-            "merge": sorted(each for each, below in woven.previous.items() if len(below) > 1),
-            "history": {each: sorted(_history(woven, each)) for each in woven.order},
+            "branch": sorted(message for message, above in woven.next.items() if len(above) > 1),
+            "merge": sorted(message for message, below in woven.previous.items() if len(below) > 1),
+            "history": {message: sorted(_history(woven, message)) for message in woven.order},
         } == graph["expect"], name
         assert set(woven.excluded) == {node["key"] for node in graph["nodes"]} - set(woven.order)
 
@@ -114,7 +114,7 @@ def test_what_breaks_a_rule_is_left_out_and_says_which() -> None:
     ]
     woven = tangle_of(messages, "post", "A")
     assert woven.order == ("A", "B")
-    broken = {each: (why.rule, why.previous) for each, why in woven.excluded.items()}
+    broken = {message: (why.rule, why.previous) for message, why in woven.excluded.items()}
     assert broken == {
         "c": (TangleRule.MISSING_PREVIOUS, ("?",)),
         "d": (TangleRule.PREVIOUS_OUTSIDE, ("c",)),
@@ -148,7 +148,7 @@ def _links(draw: st.DrawFn) -> dict[int, tuple[int, ...] | None]:
     previous = st.none() | st.lists(st.integers(-1, len(names)), max_size=3)
     drawn = {name: draw(previous) for name in names}
     return {
-        name: None if name == 0 or links is None else tuple(each for each in links if each != name)
+        name: None if name == 0 or links is None else tuple(link for link in links if link != name)
         for name, links in drawn.items()
     }
 
@@ -159,8 +159,8 @@ def test_membership_is_the_least_fix_point(links: dict[int, tuple[int, ...] | No
     grown = True
     while grown:
         joining = {
-            each
-            for each, previous in links.items()
+            message
+            for message, previous in links.items()
             if previous is None or (previous and members.issuperset(previous))
         }
         grown = joining != members
@@ -179,15 +179,15 @@ def test_the_order_is_causal_by_time_and_the_same_everywhere(
     again = weave(dict(shuffled), timestamps)
     assert (again.order, again.excluded) == (woven.order, woven.excluded)
     placed: set[int] = set()
-    for position, each in enumerate(woven.order):
+    for position, message in enumerate(woven.order):
         could_come = [
             other for other in woven.order[position:] if placed.issuperset(woven.previous[other])
         ]
-        assert each == min(could_come, key=lambda other: (timestamps[other], other))
-        placed.add(each)
+        assert message == min(could_come, key=lambda other: (timestamps[other], other))
+        placed.add(message)
 
 
 @given(_links())
 def test_what_arrives_never_takes_a_member_away(links: dict[int, tuple[int, ...] | None]) -> None:
-    before = {each: links[each] for each in list(links)[: len(links) // 2 + 1]}
+    before = {link: links[link] for link in list(links)[: len(links) // 2 + 1]}
     assert set(weave(before).order) <= set(weave(links).order)

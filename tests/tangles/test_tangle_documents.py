@@ -36,9 +36,9 @@ def message(author: int, tangles: Any, **content: Any) -> Event:
 
 
 def read(event: Event) -> DocumentMessage:
-    found = message_of(event)
-    assert found is not None
-    return found
+    message = message_of(event)
+    assert message is not None
+    return message
 
 
 def thread(rng: random.Random, size: int) -> list[DocumentMessage]:
@@ -64,7 +64,7 @@ def thread(rng: random.Random, size: int) -> list[DocumentMessage]:
 def test_the_order_depends_on_the_messages_alone(rng: random.Random, size: int) -> None:
     messages = thread(rng, size)
     tangle = tangle_of_documents(messages, "thread", messages[0].id)
-    elsewhere = [replace(each, received=rng.randrange(100)) for each in messages]
+    elsewhere = [replace(message, received=rng.randrange(100)) for message in messages]
     rng.shuffle(elsewhere)
     assert tangle_of_documents(elsewhere, "thread", messages[0].id) == tangle
     places = {id_: place for place, id_ in enumerate(tangle.order)}
