@@ -104,22 +104,24 @@ class StreamSummary:
         count: of the events.
         pending: how many time events have no known time.
         versions: of its model that the stream names.
-        signed: its tip, which was accepted.
-        accepted: the tip of the accepted events, with the same event.
+        top: its tip (`Stream.tip`): of the events with valid signatures.
+        accepted_top: the tip of those whose content was accepted, too (`Stream.accepted_tip`). Both
+            are the same event, or there is no summary; rejected events on other branches are among
+            the candidates of the first only.
         states: its content at the tip.
     """
 
     count: int
     pending: int
     versions: frozenset[CID]
-    signed: _Top
-    accepted: _Top
+    top: _Top
+    accepted_top: _Top
     states: StateSummary
 
     @property
     def weight(self) -> int:
         """About how many bytes it takes."""
-        tip = self.signed.tip
+        tip = self.top.tip
         ids = len(tip.pruned) + len(tip.candidates) + 2 * len(tip.reasons)
         return 200 * (ids + 10) + self.states.state(tip.event).data.weight
 
@@ -233,7 +235,7 @@ class Stream:
         """The tip by CIP-145."""
         if self._summary is None:
             return select_tip(self.shapes)
-        return self._after(self._summary.signed, self.shapes).tip
+        return self._after(self._summary.top, self.shapes).tip
 
     def _after(self, top: _Top, shapes: Iterable[EventShape[CID]]) -> _Top:
         for shape in shapes:
@@ -242,8 +244,8 @@ class Stream:
 
     def kind_of(self, cid: CID) -> str:
         """Return the kind of an event, which may be the tip before these events."""
-        if self._summary is not None and cid == self._summary.signed.tip.event:
-            return self._summary.signed.kind
+        if self._summary is not None and cid == self._summary.top.tip.event:
+            return self._summary.top.kind
         return next(shape.kind for shape in reversed(self.shapes) if shape.id == cid)
 
     @property
@@ -287,7 +289,7 @@ class Stream:
         if self._summary is None:
             return accepted_tip(self.shapes, self.rejected) if self.rejected else self.tip
         accepted = [shape for shape in self.shapes if shape.id not in self.rejected]
-        tip = self._after(self._summary.accepted, accepted).tip
+        tip = self._after(self._summary.accepted_top, accepted).tip
         above = {shape.id for shape in self.shapes} - {shape.id for shape in accepted}
         return replace(tip, pruned=tuple(sorted({*tip.pruned, *above})))
 
@@ -325,16 +327,16 @@ class Stream:
             return None
         if self._summary is None:
             kind, lapses = self.kind_of(tip.event), self._lapses()
-            signed, held = _Top(tip, kind, lapses), _Top(accepted, kind, lapses)
+            top, accepted_top = _Top(tip, kind, lapses), _Top(accepted, kind, lapses)
         else:
-            signed = self._after(self._summary.signed, self.shapes)
-            held = self._after(self._summary.accepted, self.shapes)
+            top = self._after(self._summary.top, self.shapes)
+            accepted_top = self._after(self._summary.accepted_top, self.shapes)
         return StreamSummary(
             count=self.count,
             pending=self.pending,
             versions=self.versions,
-            signed=signed,
-            accepted=held,
+            top=top,
+            accepted_top=accepted_top,
             states=self.states.summary(tip.event),
         )
 

@@ -83,8 +83,9 @@ class Tip(Generic[Id]):
 
     `event` is the tip itself, `height` its height, `data_tip` the last data events of its branch
     (several only if an invalid event merged them), `anchored_at` the last data events of its branch
-    with a proven time, `candidates` all events that could have become the tip, `pruned` the events
-    that the tip does not cover; `diverged` says whether more than one data event is dominant.
+    with a proven time, that of a time event on top of them, `candidates` all events that could have
+    become the tip, `pruned` the events that the tip does not cover; `diverged` says whether more
+    than one data event is dominant.
     """
 
     event: Id

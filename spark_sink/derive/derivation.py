@@ -36,7 +36,7 @@ from recon_node.streams import no_version
 from spark_sink.derive.child_process import ChildProcess, StreamEndedError
 from spark_sink.derive.feed_streams import SetAsideStreams
 from spark_sink.derive.portion import (
-    LocalComputer,
+    Computer,
     Portion,
     Step,
     compute_here,
@@ -86,7 +86,7 @@ class Derivation:
         self._tables = tables
         self._workers = workers or LocalWorkers()
         command = self._workers.command
-        self._computer = LocalComputer() if command is None else ChildComputer(command)
+        self._computer = Computer() if command is None else ChildComputer(command)
         self._set_aside = SetAsideStreams.read(tables.derived.get(UNPROCESSED))
         self.doing = "computing tables"
         tables.clear_staging()
@@ -234,7 +234,7 @@ class Derivation:
 
 
 class ChildComputer:
-    """Computes portions in a process of its own, which can be killed.
+    """Computes portions as `Computer` does, in a process of its own, which can be killed.
 
     The stream at which the process ended is set aside, with that reason, and the others are
     computed again, in two halves, so that many such streams cost little more than one. A process
@@ -247,7 +247,7 @@ class ChildComputer:
         self._process = ChildProcess(command, idle)
 
     def compute(self, step: Step, streams: Sequence[bytes]) -> Portion:
-        """Compute the portion of these streams; see `derive.portion.compute`.
+        """Compute the portion of these streams; see `Computer.compute`.
 
         Raises:
             SinkError: also if processes end whatever they do.
@@ -288,9 +288,9 @@ class ChildComputer:
 
 
 @cache
-def in_worker(command: Sequence[str] | None) -> LocalComputer | ChildComputer:
-    """Return what computes portions for this process, one of Spark's; see `Workers.command`."""
-    return LocalComputer() if command is None else ChildComputer(command, _IDLE)
+def worker_computer(command: Sequence[str] | None) -> Computer | ChildComputer:
+    """Return what computes portions for this worker of Spark's; see `Workers.command`."""
+    return Computer() if command is None else ChildComputer(command, _IDLE)
 
 
 def compute_partition(step: Step, command: Sequence[str] | None, partition: int) -> Portion:
@@ -300,7 +300,7 @@ def compute_partition(step: Step, command: Sequence[str] | None, partition: int)
         SinkError: as `ChildComputer.compute`.
     """
     streams = step.raw.streams_between(step.after, step.upto, [partition])
-    return in_worker(command).compute(step, streams)
+    return worker_computer(command).compute(step, streams)
 
 
 def _each_once(rows: Staged) -> Staged:

@@ -3,7 +3,9 @@
 Summaries of long streams are kept in memory from one short step to the next (`SummaryCache`). A
 stream of 50,000 events takes seconds to read back, and nearly always its next event builds on its
 tip. `recon_node.streams.StreamSummary` is what such an event needs of the others. Nothing depends
-on a summary being here: without one, after a start for example, the stream is read whole once.
+on a summary being here: without one, after a start for example, the stream is read whole once. A
+summary has the content at the tip, so there are none in a step that computes no content: if neither
+`event_states` nor `stream_states` is kept (`run --table`), streams are always read whole.
 
 One bad stream never stops a table: it is set aside (`SetAsideStreams`). A stream of which rows
 cannot be computed (it takes more work than its events pay for, or meets a fault of this software)
@@ -13,7 +15,6 @@ its events.
 """
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,21 +92,24 @@ class FeedStream:
 
     The entries may be the later ones only, after the `StreamSummary` of those before. If that is
     not enough to answer a question, `ForgottenError` is raised.
+
+    Attributes:
+        history: the events without their columns in the feed: computes tip and content.
     """
 
     cid: bytes
     entries: tuple[Entry, ...]
-    stream: Stream
+    history: Stream
 
     @property
     def header(self) -> InitHeader:
         """That of the init event."""
-        return self.stream.header
+        return self.history.header
 
     @property
     def stream_id(self) -> StreamId:
         """The StreamID."""
-        return self.stream.id
+        return self.history.id
 
     @cached_property
     def id_text(self) -> str:
@@ -129,7 +133,7 @@ class FeedStream:
 
     def define(self, definitions: Definitions | None) -> None:
         """Set the definitions of its model, before its content is computed."""
-        self.stream.definitions = definitions
+        self.history.definitions = definitions
 
     @cached_property
     def tip(self) -> Tip[CID] | None:
@@ -139,9 +143,9 @@ class FeedStream:
         anchor it counts as valid, so that no clock is needed.
         """
         try:
-            return self.stream.tip
+            return self.history.tip
         except StreamShapeError as error:
-            may_have_expired = any(shape.expires is not None for shape in self.stream.shapes)
+            may_have_expired = any(shape.expires is not None for shape in self.history.shapes)
             if may_have_expired and isinstance(error, NoTipError):
                 return None
             raise TablesError(
@@ -152,7 +156,7 @@ class FeedStream:
     def accepted_tip(self) -> Tip[CID] | None:
         """The tip of the accepted events; None if there are none."""
         try:
-            return None if self.tip is None else self.stream.accepted_tip
+            return None if self.tip is None else self.history.accepted_tip
         except NoTipError:
             return None
 
@@ -332,9 +336,9 @@ class SummaryCache:
     def keep(self, stream: FeedStream, position: int) -> None:
         """Keep the summary of a stream that is complete up to a position, if it is long."""
         # Models are read whole for their documents anyway.
-        if stream.stream.count < LONG or stream.is_model:
+        if stream.history.count < LONG or stream.is_model:
             return
-        summary = stream.stream.summary()
+        summary = stream.history.summary()
         if summary is None or summary.weight > _MAX_BYTES:
             return
         self._summaries.put(stream.cid, KeptSummary(summary, position))
@@ -376,8 +380,3 @@ def reason_of(error: Exception) -> str:
     """Say why a stream is set aside."""
     text = str(error) or "no further reason"
     return f"{type(error).__name__}: {text}"[:_MAX_REASON]
-
-
-def unprocessed(stream_id: str, position: int, reason: str | None) -> Row:
-    """Return the row of a stream that is set aside; without a reason, of one taken up again."""
-    return stream_id, reason, int(time.time()), __version__, position

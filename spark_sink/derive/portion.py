@@ -5,7 +5,8 @@ of each table (`derive.transforms`). So a portion is a function of `raw_events` 
 computed anywhere, and more than once.
 
 Of a long stream whose summary is kept (`SummaryCache`), only the events after it are read, unless
-its model has had an event since. If that turns out not to be enough, the stream is read whole.
+its model has had an event since, or the step computes no content. If that turns out not to be
+enough, the stream is read whole.
 
 The states of documents depend on the definitions of their model. A model is a stream like any
 other: it, or the version that a document names, can arrive after the document. A step goes from one
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import repeat
 from typing import Final
 
@@ -40,9 +40,8 @@ from spark_sink.derive.feed_streams import (
     read_streams,
     reason_of,
     stream_columns,
-    unprocessed,
 )
-from spark_sink.derive.transforms import NEED_MODELS, own_columns, rows_of
+from spark_sink.derive.transforms import NEED_MODELS, own_columns, rows_of, unprocessed
 from spark_sink.schema import PARTITION_COLUMN, TABLES, UNPROCESSED, TableSpec, partition_of
 from spark_sink.tables.raw_files import RawFiles, batched
 from spark_sink.tables.staging import MAX_STAGED_BYTES, Staged, Stager
@@ -112,57 +111,38 @@ class Portion:
         self.versions |= other.versions
 
 
-def compute(
-    step: Step, streams: Sequence[bytes], models: Models, summaries: SummaryCache | None = None
-) -> Portion:
-    """Compute the portion of these streams.
+class Computer:
+    """Computes portions in this process, and keeps what may help with the next one.
 
     Args:
-        step: which.
-        streams: that have events in it, or are to be computed anew.
-        models: of this process.
-        summaries: of long streams, if they are kept from step to step.
-
-    Raises:
-        TablesError: `raw_events` is damaged, or files cannot be written.
+        summaries: of long streams.
     """
-    streams = [cid for cid in streams if cid not in step.set_aside]
-    models.move(step.raw, step.after, step.upto, streams, step.set_aside)
-    work = _Work(step, models, summaries or SummaryCache())
-    whole = work.add_later(streams)
-    left_out = len(whole)
-    for batch in _streams_of(step, whole):
-        left_out -= len(batch)
-        if step.needs_models:
-            models.load(batch)
-        for stream in batch:
-            work.add(stream)
-    return work.finish(len(streams) - left_out)
 
-
-class LocalComputer:
-    """Computes portions in this process, which keeps models and summaries of long streams."""
-
-    def __init__(self) -> None:
-        self._models, self._summaries = Models(), SummaryCache()
+    def __init__(self, summaries: SummaryCache | None = None) -> None:
+        self._models, self._summaries = Models(), summaries or SummaryCache()
 
     def compute(self, step: Step, streams: Sequence[bytes]) -> Portion:
-        """Compute the portion of these streams; see `compute`."""
-        return compute(step, streams, self._models, self._summaries)
+        """Compute the portion of streams that have events in a step, or are computed anew.
+
+        Raises:
+            TablesError: `raw_events` is damaged, or files cannot be written.
+        """
+        streams = [cid for cid in streams if cid not in step.set_aside]
+        self._models.move(step.raw, step.after, step.upto, streams, step.set_aside)
+        work = _Work(step, self._models, self._summaries)
+        whole = work.add_later(streams)
+        left_out = len(whole)
+        for batch in _streams_of(step, whole):
+            left_out -= len(batch)
+            if step.needs_models:
+                self._models.load(batch)
+            for stream in batch:
+                work.add(stream)
+        return work.finish(len(streams) - left_out)
 
     def close(self) -> None:
         """Forget what is kept."""
         self._models, self._summaries = Models(), SummaryCache()
-
-
-def compute_here(step: Step, streams: Sequence[bytes]) -> Portion:
-    """Compute a portion by what this process keeps, for the one that asks it."""
-    return _own_computer().compute(step, streams)
-
-
-@cache
-def _own_computer() -> LocalComputer:
-    return LocalComputer()
 
 
 def portion_of_set_aside(
@@ -215,7 +195,7 @@ class _Work:
     def add_later(self, streams: Sequence[bytes]) -> list[bytes]:
         """Add the streams whose summary is enough; return those that must be read whole."""
         kept = self._summaries.take(streams, self._step.after)
-        if not kept or not self._needs_models:
+        if not kept or not self._needs_models:  # without content, there would be no next summary
             return [*streams]
         after = {cid: one.position for cid, one in kept.items()}
         rows = self._step.raw.later_events_of(after, self._step.upto)
@@ -482,7 +462,7 @@ class Models:
         for stream in streams:
             cid = stream.cid if stream.is_model else stream.model
             if cid is not None:
-                asked.setdefault(cid, set()).update(stream.stream.versions)
+                asked.setdefault(cid, set()).update(stream.history.versions)
         wanted: dict[bytes, frozenset[CID]] = {}
         for cid, versions in asked.items():
             known = self._models.get(cid)
@@ -521,7 +501,7 @@ class Models:
         if stream.is_model or stream.model is None:
             return 0
         positions = self._models[stream.model].positions
-        named = (CID(stream.model), *stream.stream.versions)
+        named = (CID(stream.model), *stream.history.versions)
         return max(positions.get(version, 0) for version in named)
 
 
@@ -529,7 +509,7 @@ def _read(model: FeedStream, named: frozenset[CID]) -> _Model:
     init = CID(model.cid)
     positions = _positions(model, named)
     try:
-        return _Model(definitions_of(model.stream.states.all(), init, named), named, positions)
+        return _Model(definitions_of(model.history.states.all(), init, named), named, positions)
     except NOT_OF_A_STREAM:
         raise
     except Exception as error:  # its documents are set aside, and it is
@@ -539,3 +519,11 @@ def _read(model: FeedStream, named: frozenset[CID]) -> _Model:
 def _positions(model: FeedStream, named: frozenset[CID]) -> dict[CID, int]:
     matter = {model.cid, *named}
     return {e.event.cid: e.position for e in model.entries if e.event.cid in matter}
+
+
+_computer: Final = Computer()
+
+
+def compute_here(step: Step, streams: Sequence[bytes]) -> Portion:
+    """Compute a portion by the one `Computer` of this process, a child that is asked for it."""
+    return _computer.compute(step, streams)

@@ -1,7 +1,9 @@
 """A stream's rows in each table: pure functions of the stream and its content.
 
 A row is a tuple, of the columns that not all rows of the stream share (`own_columns`; the others
-are in `FeedStream.columns`). Of an event's row, the first two are its position and its CID.
+are in `FeedStream.columns`), in the order of the schema, which `_columns` names and checks. It is
+not a class of its own, because there is one for each event in each table. Of an event's row, the
+first two are its position and its CID.
 
 The content also depends on the stream's model. Rows change
 
@@ -11,9 +13,11 @@ The content also depends on the stream's model. Rows change
 - in `stream_states`: when the stream gets an event, or as in `event_states`.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from recon_node import __version__
 from recon_node.ceramic import Event
 from recon_node.ipld import CID
 from recon_node.streams import Decision, StreamData, Tip, data_json, event_metadata
@@ -27,9 +31,29 @@ def own_columns(name: str) -> tuple[str, ...]:
     return tuple(column for column in TABLES[name].schema.names if column not in STREAM_COLUMNS)
 
 
+_MakeRows = Callable[[FeedStream, int], Iterator[Row]]
+_ROWS: Final[dict[str, _MakeRows]] = {}
+
+
+def _columns(*names: str) -> Callable[[_MakeRows], _MakeRows]:
+    """Name the columns of the rows that a function makes, which has the name of the table."""
+
+    def registered(make: _MakeRows) -> _MakeRows:
+        table = make.__name__
+        assert names == own_columns(table), f"rows of {table} have {own_columns(table)}"
+        _ROWS[table] = make
+        return make
+
+    return registered
+
+
+@_columns(
+    *("conclusion_event_order", "event_cid", "event_type", "data", "previous", "before"),
+    *("chain_id", "expires", "fault"),
+)
 def conclusion_events(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the rows of `conclusion_events`, one per event after a position."""
-    for entry, shape in zip(stream.entries, stream.stream.shapes, strict=True):
+    for entry, shape in zip(stream.entries, stream.history.shapes, strict=True):
         position, event, time, chain_id, fault = entry
         if position <= after:
             continue
@@ -38,10 +62,14 @@ def conclusion_events(stream: FeedStream, after: int = 0) -> Iterator[Row]:
         yield position, event.cid, kind, data, shape.prevs, time, chain_id, shape.expires, fault
 
 
+@_columns(
+    *("conclusion_event_order", "event_cid", "event_type", "event_height", "data"),
+    *("validation_errors", "before", "chain_id"),
+)
 def event_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the rows of `event_states`, one per event after a position."""
     entries = {entry.event.cid: entry for entry in stream.entries if entry.position > after}
-    for cid, height, data, errors in stream.stream.states.all():
+    for cid, height, data, errors in stream.history.states.all():
         if (entry := entries.get(cid)) is None:
             continue
         position, event, time, chain_id, _ = entry
@@ -49,6 +77,10 @@ def event_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
         yield position, cid, kind, height, content, errors, time, chain_id
 
 
+@_columns(
+    *("stream_id", "event_cid", "event_type", "event_height", "data_tip", "anchored_at", "tips"),
+    *("pruned", "diverged", "reasons", "events", "pending_time_events", "position"),
+)
 def stream_tips(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the row of `stream_tips`."""
     tip = stream.tip
@@ -61,25 +93,20 @@ def stream_tips(stream: FeedStream, after: int = 0) -> Iterator[Row]:
         tip.pruned if tip else sorted(entry.event.cid for entry in stream.entries),
         tip is not None and tip.diverged,
         [_reason(decision) for decision in tip.reasons] if tip else (),
-        stream.stream.count,
-        stream.stream.pending,
+        stream.history.count,
+        stream.history.pending,
         stream.entries[-1].position,
     )
 
 
+@_columns("stream_id", "event_cid", "event_type", "event_height", "data", "position")
 def stream_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the row of `stream_states`."""
     tip = stream.accepted_tip
-    data = None if tip is None else stream.stream.at(tip.event).data.to_json()
+    data = None if tip is None else stream.history.at(tip.event).data.to_json()
     yield stream.id_text, *_tip_columns(stream, tip), data, stream.entries[-1].position
 
 
-_ROWS: Final[dict[str, Callable[[FeedStream, int], Iterator[Row]]]] = {
-    "conclusion_events": conclusion_events,
-    "event_states": event_states,
-    "stream_tips": stream_tips,
-    "stream_states": stream_states,
-}
 #: The tables that depend on models.
 NEED_MODELS: Final = frozenset({"event_states", "stream_states"})
 
@@ -96,15 +123,23 @@ def rows_of(
         after: rows that are events are yielded for later positions only.
     """
     for name in names:
-        if name != UNPROCESSED:  # see `derive.feed_streams`
+        if name != UNPROCESSED:  # its rows are about faults, not about events
             yield name, _ROWS[name](stream, after)
+
+
+def unprocessed(stream_id: str, position: int, reason: str | None) -> Row:
+    """Return the row of a stream that is set aside; without a reason, of one taken up again."""
+    return stream_id, reason, int(time.time()), __version__, position
+
+
+assert own_columns(UNPROCESSED) == ("stream_id", "reason", "since", "version", "position")
 
 
 def _tip_columns(stream: FeedStream, tip: Tip[CID] | None) -> Row:
     """Return the event, its type and its height."""
     if tip is None:
         return None, None, None
-    return tip.event, stream.stream.kind_of(tip.event), tip.height
+    return tip.event, stream.history.kind_of(tip.event), tip.height
 
 
 def _reason(decision: Decision[CID]) -> dict[str, Any]:

@@ -310,7 +310,7 @@ class StreamCounter:
 
         def counted(work: Any, stream: Any) -> None:
             add(work, stream)
-            goes_on = stream.stream.count > len(stream.entries)
+            goes_on = stream.history.count > len(stream.entries)
             self.whole += not goes_on
             self.later += goes_on
 

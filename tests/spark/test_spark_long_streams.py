@@ -32,7 +32,7 @@ from recon_node.ceramic.builder import data_event, model_event, signed_event, ti
 from recon_node.streams import no_version
 from spark_sink.derive import derivation, feed_streams
 from spark_sink.derive.feed_streams import SummaryCache
-from spark_sink.derive.portion import Models, Portion, Step, compute
+from spark_sink.derive.portion import Computer, Portion, Step
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FORMER, TABLES, UNPROCESSED, with_partition
 from spark_sink.tables.raw_files import RawFiles
@@ -150,8 +150,8 @@ class Run:
         raw = RawFiles(self.raw, self.directory)
         step = Step(raw, DERIVED, self.position, upto)
         touched = raw.streams_between(self.position, upto)
-        models = Models()
-        done = compute(step, touched, models, self.summaries)
+        computer = Computer(self.summaries)
+        done = computer.compute(step, touched)
         for name in COMPARED:
             self._put(name, done.rows[name].read(TABLES[name].schema))
             if name in done.revised:
@@ -169,7 +169,7 @@ class Run:
         ]
         if done.arrived or done.changed:
             anew = Step(raw, ("event_states", "stream_states"), 0, upto)
-            revised = compute(anew, sorted({*of_changed} - {*touched}), models).rows
+            revised = computer.compute(anew, sorted({*of_changed} - {*touched})).rows
             for name in anew.names:
                 self._put(name, revised[name].read(TABLES[name].schema))
         self.position = upto
@@ -315,14 +315,14 @@ def test_a_model_s_author_does_not_have_its_documents_computed_again(
     anchor = time_event(model, model.cid)
     times = {anchor.cid: 5}
     computed: list[list[bytes]] = []
-    real = derivation.LocalComputer.compute
+    real = derivation.Computer.compute
 
-    def compute(here: derivation.LocalComputer, step: Step, streams: list[bytes]) -> Portion:
+    def compute(here: derivation.Computer, step: Step, streams: list[bytes]) -> Portion:
         if not step.after and step.upto > len(documents):  # anew
             computed.append([*streams])
         return real(here, step, streams)
 
-    monkeypatch.setattr(derivation.LocalComputer, "compute", compute)
+    monkeypatch.setattr(derivation.Computer, "compute", compute)
     events: list[Event] = []
     tables = Tables(tmp_path / "tables", "epoch")
     for new, expected in (

@@ -13,9 +13,9 @@ from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
 from recon_node.ipld import CID
 from recon_node.streams import Stream, json_values
-from spark_sink.derive import derivation, feed_streams, portion
+from spark_sink.derive import derivation, feed_streams, portion, transforms
 from spark_sink.derive.child_process import COMMAND
-from spark_sink.derive.derivation import Derivation, in_worker
+from spark_sink.derive.derivation import Derivation, worker_computer
 from spark_sink.derive.portion import Step
 from spark_sink.derive.workers import LocalWorkers
 from spark_sink.errors import SinkError, TablesError
@@ -100,7 +100,8 @@ def test_it_is_left_out_until_another_version_takes_it_up(
         derive(tables, [MODEL, *BAD[:30], *GOOD])
     derive(tables, [MODEL, *BAD[:30], *GOOD, *BAD[30:]])
     assert BAD[0].cid not in streams_in(tables, "stream_states")  # not even without the bug
-    monkeypatch.setattr(feed_streams, "__version__", "next")
+    for module in (feed_streams, transforms):
+        monkeypatch.setattr(module, "__version__", "next")
     again = Tables(tables.directory, "epoch")
     Derivation(again).catch_up()
     states = {row["stream_cid"]: row for row in rows(again, "stream_states")}
@@ -230,7 +231,7 @@ def test_a_stream_that_holds_or_ends_its_process(
     events = [event for part in (*good, *bad) for event in part]
     command = (sys.executable, str(CHILD), way, *(events[0].cid.hex() for events in bad))
     derive(tables, [MODEL, *events], command)
-    in_worker(command).close()
+    worker_computer(command).close()
     for name in set(DERIVED) - {UNPROCESSED}:
         assert streams_in(tables, name) == {MODEL.cid, *(events[0].cid for events in good)}
     reason = "takes more than 0.2 s" if way in ("hangs", "sleeps") else "signal 6 (Aborted)"
