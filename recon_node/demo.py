@@ -32,8 +32,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from recon_node.base.connection import AsyncConnection, ClientError, Connection
 from recon_node.base.exception_groups import unwrapped
+from recon_node.base.terminal import CommandError
 from recon_node.ceramic import Event, StreamId, parse_event
-from recon_node.cli.command import CommandError, color_system, make_table
+from recon_node.cli.command import color_system, make_table
 from recon_node.cli.streams.sending import Item, SendingOutcome, read_items, send_items
 from recon_node.client import Ceramic, Key, ModelDefinition, NotFoundError
 from recon_node.ipld import CID, multibase

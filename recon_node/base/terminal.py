@@ -1,4 +1,4 @@
-"""What both commands share on the terminal: how they print, and which node they ask.
+"""What both commands share on the terminal: how they print and fail, and which node they ask.
 
 Text of strangers is shown, never obeyed. Names, contents, file names, agents and errors come from
 anybody. A terminal obeys escape sequences (they set its title, clear the screen, fill the
@@ -6,7 +6,8 @@ clipboard), C1 controls, and marks that turn the writing direction; a line break
 commands print through `echo`, or through tables and consoles that use `shown`.
 
 The options that say which node's API to talk to, and with which token, have the same variables in
-both: RECON_NODE_URL, RECON_NODE_TOKEN and RECON_NODE_TOKEN_FILE.
+both: RECON_NODE_URL, RECON_NODE_TOKEN and RECON_NODE_TOKEN_FILE. What connects to the node is
+imported by commands that do: it takes longer than `--help`.
 """
 
 from __future__ import annotations
@@ -20,17 +21,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from recon_node import DEFAULT_URL
 from recon_node.base.files import is_exposed, read_secret
 
+if TYPE_CHECKING:
+    from recon_node.base.connection import ClientError
+
 _IS_CLOSED: Final = (errno.EPIPE, errno.EINVAL)
 """The reader of the output has seen enough, for example `head` (EINVAL: on Windows)."""
 _IS_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _UNITS: Final = "BKMGTPE"
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+FILE_OR_DASH: Final = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+NEEDS_TOKEN: Final = "the node requires a token, or a different one: give it with --token-file"
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 """With it, a command prints one JSON value on standard output, and nothing else there: progress,
@@ -105,6 +112,23 @@ def keep_stdout_for_json(as_json: bool, *files: Path | None) -> None:
         raise click.UsageError("with --json, standard output has the JSON: name a file, not -")
 
 
+class CommandError(click.ClickException):
+    """A command that failed: one line on standard error, exit code 1."""
+
+    def format_message(self) -> str:
+        """Return the message; it may quote a stranger's text."""
+        return shown(super().format_message(), lines=True)
+
+
+@contextmanager
+def one_line(*errors: type[Exception]) -> Iterator[None]:
+    """Print errors of these types as one line: raise them as `CommandError`."""
+    try:
+        yield
+    except errors as error:
+        raise CommandError(str(error)) from None
+
+
 class ByteSize(click.ParamType[int]):
     """A size such as 64MB or 2GiB; plain numbers are bytes."""
 
@@ -152,7 +176,7 @@ class _SharedOption(click.Option):
         return own or super().resolve_envvar_value(ctx)
 
 
-def node_options(
+def url_options(
     *,
     url: str | None = DEFAULT_URL,
     url_help: str = "URL of the node's HTTP API.",
@@ -222,3 +246,46 @@ def token_in(path: Path | None) -> str | None:
     if is_exposed(path):
         echo(f"Warning: other users can read the token file {path}: chmod 600 it", err=True)
     return token
+
+
+def node_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which node; the command gets a `Connection` as `node`."""
+
+    @url_options()
+    @wraps(command)
+    def with_node(*args: Any, url: str, token: str | None, **options: Any) -> None:
+        from recon_node.base.connection import Connection
+
+        with command_errors(url), Connection(url, token=token) as node:
+            command(*args, node=node, **options)
+
+    return with_node
+
+
+@contextmanager
+def command_errors(url: str) -> Iterator[None]:
+    """Raise the errors of a connection to the node at a URL as those of a command."""
+    from recon_node.base.connection import ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        raise command_error(url, error) from None
+
+
+def command_error(url: str, error: ClientError) -> CommandError:
+    """Say in a command's words what went wrong with the node at a URL."""
+    from recon_node.base.connection import NotANodeError, UnauthorizedError, UnreachableError
+
+    match error:
+        case UnreachableError():
+            return CommandError(
+                f"no node answers at {error.url} ({error.reason}); "
+                "start one with `recon-node run`, or name another one with --url"
+            )
+        case UnauthorizedError():
+            return CommandError(NEEDS_TOKEN)
+        case NotANodeError():
+            return CommandError(f"the server at {url} is not a node: check --url")
+        case _:
+            return CommandError(str(error))

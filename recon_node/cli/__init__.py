@@ -2,15 +2,14 @@
 
 In reading order:
 
-    command           what commands share: the node and its answers, errors, tables, files
+    command           what commands share: answers of a node, tables, files
     config            `config` and `id`, and the settings as flags of commands
     run               `run`: a node
     testnet_commands  `testnet`: several nodes
     peers             `peers`, `status` and `interests`
-    streams/          `stream`, `model`, `tangle`, `events` and `feed`
+    streams/          `stream`, `model`, `tangle`, `events`, `feed` and `key`
     dag/              `dag`
     drawing           pictures of graphs, and the options of the commands that draw
-    key_commands      `key`
     anchor            `anchor`
     store_commands    `store`: the log of a stopped node
     snapshot          `snapshot`
@@ -44,17 +43,14 @@ _COMMANDS: Final = {
     "anchor": ("anchor", "Anchor streams on a chain, and check anchors."),
     "backup": ("backup_commands", "Back up a node whole: log, keys and peers."),
     "config": ("config", "Show and check the settings, without running the node."),
-    "dag": ("dag.commands", "Push, pull and publish DAGs."),
-    "events": ("streams.events", "Add events to a node, and read them."),
-    "feed": (
-        "streams.events",
-        "Print the feed: every event, in the order of its delivery.",
-    ),
+    "dag": ("dag.dag_commands", "Push, pull and publish DAGs."),
+    "events": ("streams.event_commands", "Add events to a node, and read them."),
+    "feed": ("streams.event_commands", "Print the feed: every event, in the order of delivery."),
     "id": ("config", "Print a node's peer id, and create its identity."),
     "interests": ("peers", "List and change what a node syncs with its peers."),
-    "key": ("key_commands", "Make keys that sign events."),
+    "key": ("streams.key_commands", "Make keys that sign events."),
     "model": (
-        "streams.stream",
+        "streams.model_commands",
         "List and create models, and write types of their documents.",
     ),
     "peers": ("peers", "List the peers that a node knows, or connect it to another."),
@@ -63,8 +59,8 @@ _COMMANDS: Final = {
     "snapshot": ("snapshot", "Make snapshots in object stores, and sync from them."),
     "status": ("peers", "Show what a node holds, and its latest syncs."),
     "store": ("store_commands", "Maintain the event log of a node: check, export, import."),
-    "stream": ("streams.stream", "List, draw, create, change and merge streams."),
-    "tangle": ("streams.tangle", "Threads of many authors: draw them, and reply."),
+    "stream": ("streams.stream_commands", "List, draw, create, change and merge streams."),
+    "tangle": ("streams.tangle_commands", "Threads of many authors: draw them, and reply."),
     "testnet": ("testnet_commands", "Run several nodes on this machine until Ctrl-C."),
 }
 """The commands, each with its module and its line in the help."""

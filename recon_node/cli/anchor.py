@@ -12,17 +12,22 @@ import trio
 
 from recon_node.base.connection import Connection
 from recon_node.base.exception_groups import unwrapped
-from recon_node.base.terminal import echo, json_option, print_json, print_result
-from recon_node.cli.command import (
+from recon_node.base.terminal import (
     CommandError,
+    echo,
+    json_option,
+    node_options,
+    one_line,
+    print_json,
+    print_result,
+)
+from recon_node.cli.command import (
     Seconds,
     Wei,
     counted,
     make_console,
     make_table,
-    node_options,
     number_option,
-    one_line,
     understood,
 )
 from recon_node.cli.config import DataDirCommand

@@ -15,8 +15,8 @@ import click
 
 from recon_node.backup import Backup, BackupError, read_passphrase, restore_backup, write_backup
 from recon_node.base.program import cleaned_up_when_stopped
-from recon_node.base.terminal import echo, human_size, json_option, print_result
-from recon_node.cli.command import FILE, counted, one_line, step_bar
+from recon_node.base.terminal import FILE, echo, human_size, json_option, one_line, print_result
+from recon_node.cli.command import counted, step_bar
 from recon_node.cli.config import DataDirCommand
 from recon_node.cli.snapshot import ERRORS
 from recon_node.settings import Settings

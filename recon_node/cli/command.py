@@ -1,4 +1,4 @@
-"""What commands share: the node and its answers, errors, tables, numbers, progress bars, files.
+"""What commands share: answers of a node, tables, numbers, progress bars, files.
 
 A command looks into an answer only as `understood`: as a TypedDict of the fields that it reads. So
 what another server or version answers is found where it is read, and a mistake of a command is not
@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
 from itertools import islice
 from pathlib import Path
 from typing import (
@@ -38,24 +37,18 @@ from rich.table import Table
 from rich.text import Text
 
 from recon_node import __version__
-from recon_node.base import terminal
 from recon_node.base.connection import (
-    ClientError,
     Connection,
     NotANodeError,
-    UnauthorizedError,
-    UnreachableError,
 )
 from recon_node.base.files import draft_of, move_into_place
 from recon_node.base.program import cleaned_up_when_stopped
-from recon_node.base.terminal import Command, echo, shown
+from recon_node.base.terminal import Command, CommandError, echo, shown
 
 WIDTH_OF_FILES: Final = 200
 """Columns, where the output is not a terminal with a width: ids and addresses fit unbroken."""
 SHOWN: Final = 20
 """Lines of each kind that a report prints; the rest is only counted."""
-FILE: Final = click.Path(path_type=Path, dir_okay=False)
-FILE_OR_DASH: Final = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 
 
 def number_option(
@@ -73,23 +66,6 @@ def number_option(
     )
 
 
-class CommandError(click.ClickException):
-    """A command that failed: one line on standard error, exit code 1."""
-
-    def format_message(self) -> str:
-        """Return the message; it may quote a stranger's text."""
-        return shown(super().format_message(), lines=True)
-
-
-@contextmanager
-def one_line(*errors: type[Exception]) -> Iterator[None]:
-    """Print errors of these types as one line: raise them as `CommandError`."""
-    try:
-        yield
-    except errors as error:
-        raise CommandError(str(error)) from None
-
-
 T = TypeVar("T")
 
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=253_402_300_799)]
@@ -97,28 +73,6 @@ Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=253_402_300_799)]
 Wei: TypeAlias = Annotated[str, Meta(pattern="^[0-9]{1,80}$")]
 _LISTED: Final = 1000
 """Entries of a page of a list."""
-NEEDS_TOKEN: Final = "the node requires a token, or a different one: give it with --token-file"
-
-
-def node_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which node; the command gets a `Connection` as `node`."""
-
-    @terminal.node_options()
-    @wraps(command)
-    def with_node(*args: Any, url: str, token: str | None, **options: Any) -> None:
-        with command_errors(url), Connection(url, token=token) as node:
-            command(*args, node=node, **options)
-
-    return with_node
-
-
-@contextmanager
-def command_errors(url: str) -> Iterator[None]:
-    """Raise the errors of a connection to the node at a URL as those of a command."""
-    try:
-        yield
-    except ClientError as error:
-        raise command_error(url, error) from None
 
 
 def understood(node: Connection, answer: Any, shape: type[T]) -> T:
@@ -140,22 +94,6 @@ def understood(node: Connection, answer: Any, shape: type[T]) -> T:
             f"{__version__}? ({error})"
         ) from None
     return cast(T, answer)
-
-
-def command_error(url: str, error: ClientError) -> CommandError:
-    """Say in a command's words what went wrong with the node at a URL."""
-    match error:
-        case UnreachableError():
-            return CommandError(
-                f"no node answers at {error.url} ({error.reason}); "
-                "start one with `recon-node run`, or name another one with --url"
-            )
-        case UnauthorizedError():
-            return CommandError(NEEDS_TOKEN)
-        case NotANodeError():
-            return CommandError(f"the server at {url} is not a node: check --url")
-        case _:
-            return CommandError(str(error))
 
 
 class ListedInterest(TypedDict):

@@ -18,21 +18,26 @@ from recon_node.base.setting_types import (
     declarations,
     short_path,
 )
-from recon_node.base.terminal import echo, json_option, print_json, print_result, shown
-from recon_node.cli.command import FILE, CommandError, counted, node_options, one_line, understood
+from recon_node.base.terminal import (
+    FILE,
+    CommandError,
+    echo,
+    json_option,
+    node_options,
+    one_line,
+    print_json,
+    print_result,
+)
+from recon_node.cli.command import counted, understood
 
 if TYPE_CHECKING:
     from recon_node.settings import Given, Settings
 
 
-class BadSettingsError(click.ClickException):
+class BadSettingsError(CommandError):
     """Settings that cannot be used: exit code 2, as for bad usage."""
 
     exit_code = 2
-
-    def format_message(self) -> str:
-        """Return the message, which quotes what cannot be used."""
-        return shown(super().format_message(), lines=True)
 
 
 class SettingsCommand(click.Command):

@@ -15,17 +15,23 @@ from click.core import ParameterSource
 from rich.table import Table
 
 from recon_node.base.connection import Connection, Request
-from recon_node.base.terminal import echo, human_size, json_option, print_json, print_result
-from recon_node.cli.command import (
+from recon_node.base.terminal import (
     CommandError,
+    command_errors,
+    echo,
+    human_size,
+    json_option,
+    node_options,
+    print_json,
+    print_result,
+)
+from recon_node.cli.command import (
     ListedInterest,
     Seconds,
-    command_errors,
     counted,
     interest_text,
     make_console,
     make_table,
-    node_options,
     pages,
     understood,
 )

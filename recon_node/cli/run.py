@@ -15,8 +15,8 @@ import structlog
 import trio
 
 from recon_node.base.program import allow_files
+from recon_node.base.terminal import CommandError
 from recon_node.base.timing import TracesError, traces
-from recon_node.cli.command import CommandError
 from recon_node.cli.config import SettingsCommand, read_settings
 from recon_node.logs import configure_logging
 from recon_node.node import fatal_messages, run_node

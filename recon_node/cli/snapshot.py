@@ -19,19 +19,25 @@ import trio
 from recon_node import ipld
 from recon_node.base.connection import Connection, UnreachableError
 from recon_node.base.exception_groups import unwrapped
-from recon_node.base.terminal import echo, human_size, json_option, print_json, print_result
-from recon_node.ceramic import Network
-from recon_node.cli.command import (
+from recon_node.base.terminal import (
     FILE_OR_DASH,
-    SHOWN,
     CommandError,
     command_error,
+    echo,
+    human_size,
+    json_option,
+    node_options,
+    one_line,
+    print_json,
+    print_result,
+)
+from recon_node.ceramic import Network
+from recon_node.cli.command import (
+    SHOWN,
     complete_file,
     counted,
     make_console,
     make_table,
-    node_options,
-    one_line,
     print_first,
     step_bar,
     understood,

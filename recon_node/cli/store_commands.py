@@ -18,24 +18,18 @@ import trio
 from recon_node.base.exception_groups import unwrapped
 from recon_node.base.files import SQLITE_HEAD
 from recon_node.base.terminal import (
+    FILE_OR_DASH,
+    CommandError,
     echo,
     human_size,
     json_option,
     keep_stdout_for_json,
+    one_line,
     print_json,
     print_result,
 )
 from recon_node.ceramic import MAX_CAR_SIZE, EventIdError, Network, Shard, StreamId, StreamIdError
-from recon_node.cli.command import (
-    FILE_OR_DASH,
-    CommandError,
-    complete_file,
-    counted,
-    intake_text,
-    one_line,
-    print_first,
-    step_bar,
-)
+from recon_node.cli.command import complete_file, counted, intake_text, print_first, step_bar
 from recon_node.cli.config import DataDirCommand
 from recon_node.cli.streams.sending import read_items
 from recon_node.ipld import IpldError, car, multibase

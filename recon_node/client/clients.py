@@ -18,13 +18,7 @@ import httpx
 
 from recon_node import DEFAULT_URL
 from recon_node.base.connection import TIMEOUT, AsyncConnection, ClientError, Connection
-from recon_node.base.steps import run_steps
-from recon_node.client import (
-    feed_entries,
-    lists,
-    operations,
-    writing,
-)
+from recon_node.client import feed_entries, lists, operations, writing
 from recon_node.client.keys import Key
 from recon_node.client.operations import CidRef, ClientSession, Document, Steps, StreamRef
 from recon_node.streams.json_values import BudgetError
@@ -200,7 +194,12 @@ class Ceramic(_Signing, Connection):
 
     def _perform(self, steps: Steps[T]) -> T:
         try:
-            return run_steps(steps, self.exchange)
+            request = next(steps)
+            while True:
+                request = steps.send(self.exchange(request))
+        except StopIteration as done:
+            result: T = done.value
+            return result
         except BudgetError as error:
             raise TooMuchWorkError(str(error)) from None
 

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from recon_node import DEFAULT_URL
-from recon_node.base.terminal import Command
-from recon_node.base.terminal import node_options as shared_node_options
+from recon_node.base.terminal import Command, url_options
 from spark_sink.errors import over_connect
 
 T = TypeVar("T")
@@ -192,7 +191,7 @@ class TablesLocation(Directory):
         return str(value) if "://" in str(value) else super().convert(value, param, ctx)
 
 
-node_options = functools.partial(shared_node_options, url_type=NODE_URL)
+node_options = functools.partial(url_options, url_type=NODE_URL)
 """Options that say which node, and its token; the command gets `url` and `token`."""
 
 
@@ -205,7 +204,7 @@ def nodes_options(*, url: str | None = DEFAULT_URL, url_help: str) -> Callable[[
             urls = tuple(dict.fromkeys(single for flag in url for single in flag))
             return command(*args, urls=urls, **named)
 
-        options = shared_node_options(url=url, url_help=url_help, url_type=NODE_URLS, several=True)
+        options = url_options(url=url, url_help=url_help, url_type=NODE_URLS, several=True)
         return options(wrapped)
 
     return decorate

@@ -6,7 +6,7 @@ import json
 import pytest
 from support import sdk_sample
 
-from recon_node.cli.command import CommandError
+from recon_node.base.terminal import CommandError
 from recon_node.cli.streams.sending import Item, NoEventsError, read_items
 from recon_node.ipld import multibase
 

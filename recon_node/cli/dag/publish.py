@@ -28,19 +28,19 @@ from recon_node.base.connection import Connection
 from recon_node.base.exception_groups import unwrapped
 from recon_node.base.files import draft_of, move_into_place, read_bounded, read_secret
 from recon_node.base.setting_types import at_home, default_data_dir
-from recon_node.base.terminal import echo, json_option, print_json, print_result
-from recon_node.ceramic import CeramicError
-from recon_node.ceramic.auth.did import ed25519_did, public_key
-from recon_node.cli.command import (
+from recon_node.base.terminal import (
     FILE,
     CommandError,
-    counted,
-    expires_option,
+    echo,
+    json_option,
     node_options,
     one_line,
-    progress_bar,
-    understood,
+    print_json,
+    print_result,
 )
+from recon_node.ceramic import CeramicError
+from recon_node.ceramic.auth.did import ed25519_did, public_key
+from recon_node.cli.command import counted, expires_option, progress_bar, understood
 from recon_node.cli.dag.transfer import Published, join_heads, post_replica, publication_of, want
 from recon_node.dag.dag_events import Identifier, parse_root
 from recon_node.dag.dag_index import KEY_FILE

@@ -2,8 +2,11 @@
 
 In reading order:
 
-    stream   `stream` and `model`
-    tangle   `tangle`: threads of many authors
-    events   `events` and `feed`
-    sending  reads the events of a file, and sends them
+    stream_commands  `stream`, and what the commands that write share
+    stream_drawing   `stream show`
+    model_commands   `model`, and `stream list`
+    tangle_commands  `tangle`: threads of many authors
+    event_commands   `events` and `feed`
+    sending          reads the events of a file, and sends them
+    key_commands     `key`
 """

@@ -29,8 +29,8 @@ import msgspec
 import trio
 
 from recon_node.base.connection import Answer, AsyncConnection, NotANodeError, Request
+from recon_node.base.terminal import CommandError
 from recon_node.ceramic import MAX_CAR_SIZE, InvalidEventError, parse_event
-from recon_node.cli.command import CommandError
 from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import CID, CarError, MultibaseError, multibase
 from recon_node.ipld.car import looks_like_car, read_layout, sections, without_v2

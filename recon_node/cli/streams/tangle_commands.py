@@ -10,10 +10,9 @@ from typing import Any, BinaryIO
 import click
 
 from recon_node.base.connection import Connection
-from recon_node.base.terminal import echo, json_option
-from recon_node.cli.command import CommandError, node_options, one_line
+from recon_node.base.terminal import CommandError, echo, json_option, node_options, one_line
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.streams.stream import (
+from recon_node.cli.streams.stream_commands import (
     JsonObject,
     client_of,
     show_document,

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from recon_node.base.terminal import echo, json_option, print_result
-from recon_node.cli.command import FILE, expires_option, one_line
+from recon_node.base.terminal import FILE, echo, json_option, one_line, print_result
+from recon_node.cli.command import expires_option
 from recon_node.client import ClientError, Key, KeyFileError
 from recon_node.client.accounts import LASTS, account_of
 

@@ -21,9 +21,14 @@ from rich.progress import TextColumn
 from recon_node.base.connection import AsyncConnection, ClientError, Connection
 from recon_node.base.exception_groups import unwrapped
 from recon_node.base.terminal import (
+    FILE_OR_DASH,
+    CommandError,
+    command_errors,
     echo,
     json_option,
     keep_stdout_for_json,
+    node_options,
+    one_line,
     print_json,
     print_result,
     shown_json,
@@ -36,13 +41,8 @@ from recon_node.ceramic import (
     signer,
 )
 from recon_node.cli.command import (
-    FILE_OR_DASH,
-    CommandError,
-    command_errors,
     intake_text,
-    node_options,
     number_option,
-    one_line,
     print_first,
     progress_bar,
     understood,

@@ -11,22 +11,17 @@ import click
 
 from recon_node.base.connection import Connection
 from recon_node.base.terminal import (
+    FILE,
     ByteSize,
+    CommandError,
     echo,
     human_size,
     json_option,
+    node_options,
     print_json,
     print_result,
 )
-from recon_node.cli.command import (
-    FILE,
-    CommandError,
-    counted,
-    node_options,
-    number_option,
-    refuse_existing,
-    understood,
-)
+from recon_node.cli.command import counted, number_option, refuse_existing, understood
 from recon_node.cli.dag import transfer as dag_transfer
 from recon_node.cli.dag.publish import (
     DagCommand,

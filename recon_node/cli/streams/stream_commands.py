@@ -1,4 +1,4 @@
-"""`recon-node stream` and `recon-node model`.
+"""`recon-node stream`, and what the commands that write share.
 
 The commands that write are the client (`recon_node.client`) for the shell: events are signed here,
 with a key from a file, and the node gets nothing else.
@@ -8,33 +8,28 @@ from __future__ import annotations
 
 import errno
 import json
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Any, Final
 
 import click
-from msgspec import Meta
 
 from recon_node.base.connection import Connection
 from recon_node.base.files import read_bounded
-from recon_node.base.terminal import Command, echo, json_option, print_json, print_result
-from recon_node.cli.anchor import anchor_stream
-from recon_node.cli.command import (
+from recon_node.base.terminal import (
     FILE,
+    Command,
     CommandError,
-    make_console,
-    make_table,
+    echo,
+    json_option,
     node_options,
-    number_option,
-    pages,
-    understood,
-    write_file,
+    print_json,
+    print_result,
 )
-from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.client import (
     Capability,
     Ceramic,
@@ -44,11 +39,9 @@ from recon_node.client import (
     MergeConflictError,
     MergeProposal,
 )
-from recon_node.client.definitions import with_defaults
 from recon_node.ipld import CID, IpldError
-from recon_node.streams import EventShape, Expired
+from recon_node.streams import Expired
 from recon_node.streams.document_schema import as_dag_json
-from recon_node.streams.picture import HeldEvent, Progress, StreamPicture, stream_picture
 
 
 def writer_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -160,118 +153,32 @@ def _at_option(text: str) -> Callable[[Command], Command]:
     return click.option("--at", type=CidText(), metavar="CID", help=text)
 
 
-limit_option = number_option("--limit", 20, "N", "List the latest N; 0 lists all.", least=0)
+_ELSEWHERE: Final = {
+    "anchor": ("recon_node.cli.anchor", "anchor_stream"),
+    "list": ("recon_node.cli.streams.model_commands", "list_streams"),
+    "show": ("recon_node.cli.streams.stream_drawing", "show_stream"),
+}
+"""Commands that need what the others do without: tables, pictures, trio."""
 
 
-class _Stream(TypedDict):
-    id: str
-    controller: str
-    sort_value: str
-    name: str | None
-    model_name: str | None
-    events: int
+class _StreamGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, name = _ELSEWHERE[cmd_name]
+        command: click.Command = getattr(import_module(module), name)
+        return command
 
 
-class _Model(TypedDict):
-    id: str
-    name: str | None
-    streams: int
-    events: int
+@click.group(cls=_StreamGroup)
+def stream() -> None:
+    """List, draw, read, create, change, merge and anchor streams."""
 
 
-@click.command("list")
-@click.option("--model", metavar="STREAM_ID", help="Only documents of this model.")
-@click.option("--controller", metavar="DID", help="Only streams of this controller.")
-@click.option(
-    "--where",
-    multiple=True,
-    metavar="FIELD=TEXT",
-    help="Only documents whose field holds this, such as a StreamID; needs --model.",
-)
-@click.option(
-    "--indexed",
-    is_flag=True,
-    help="Only documents that their authors have not hidden (shouldIndex); needs --model.",
-)
-@limit_option
-@node_options
-@json_option
-def list_streams(
-    model: str | None,
-    controller: str | None,
-    where: tuple[str, ...],
-    indexed: bool,
-    limit: int,
-    node: Connection,
-    as_json: bool,
-) -> None:
-    """List the streams of a node, those that arrived last first.
-
-    With --where or --indexed, the node looks into the documents of the model, which takes longer
-    the more there are.
-
-    \b
-    Examples: all, the documents of a model, those that relate to a document
-      recon-node stream list
-      recon-node stream list --model kjzl6hvfrbw6c... --limit 0 --json
-      recon-node stream list --model kjzl6hvfrbw6c... --where post=kjzl6kcym7w8y...
-    """
-    query = {"model": model, "controller": controller, "where": list(where)}
-    query["indexed"] = "true" if indexed else None
-    query = {name: value for name, value in query.items() if value not in (None, [])}
-    listed, total = pages(node, "/ceramic/streams", "streams", query, limit)
-    if as_json:
-        print_json(listed)
-        return
-    streams = understood(node, listed, list[_Stream])
-    table = make_table("stream", "model", "controller", "events", numbers=("events",))
-    for stream in streams:
-        kind = stream["name"] or stream["model_name"] or stream["sort_value"]
-        table.add_row(stream["id"], kind, stream["controller"], f"{stream['events']:,}")
-    if where or indexed:
-        _print_list(table, len(streams), len(streams), "such documents")
-    else:
-        _print_list(table, len(streams), total, "streams")
-
-
-@click.command("list")
-@limit_option
-@node_options
-@json_option
-def list_models(limit: int, node: Connection, as_json: bool) -> None:
-    """List the models of a node, those that arrived last first.
-
-    A model is listed if its own stream is here. A node without interests gets all models of its
-    network; one with interests needs one in the metamodel, kh4q0ozorrgaq2mezktnrmdwleo1d, too.
-
-    \b
-    Example: the documents of a model
-      recon-node model list
-      recon-node stream list --model kjzl6hvfrbw6c...
-    """
-    listed, total = pages(node, "/ceramic/models", "models", {}, limit)
-    if as_json:
-        print_json(listed)
-        return
-    models = understood(node, listed, list[_Model])
-    table = make_table("model", "name", "streams", "events", numbers=("streams", "events"))
-    for model in models:
-        counts = (f"{model['streams']:,}", f"{model['events']:,}")
-        table.add_row(model["id"], model["name"] or "", *counts)
-    _print_list(table, len(models), total, "models")
-
-
-def _print_list(table: Any, shown: int, total: int, noun: str) -> None:
-    """Print a table, and say how many more entries there are."""
-    if shown:
-        make_console().print(table)
-    if not total:
-        echo(f"no {noun} here yet", err=True)
-    elif total > shown:
-        echo(f"{total - shown:,} more: --limit 0 lists all", err=True)
-
-
-@click.command("get")
+@stream.command("get")
 @click.argument("stream_id")
 @_at_option("As of this event of the stream, not of its tip.")
 @node_options
@@ -295,7 +202,7 @@ def get_stream(stream_id: str, at: CID | None, node: Connection, as_json: bool) 
         print_json(as_dag_json(document.content))
 
 
-@click.command("new")
+@stream.command("new")
 @click.argument("model")
 @click.argument("content", type=JsonObject(), required=False)
 @writer_options
@@ -315,7 +222,7 @@ def new_stream(model: str, content: dict[str, Any] | None, ceramic: Ceramic, as_
     show_document(ceramic.create(model, content), as_json)
 
 
-@click.command("update")
+@stream.command("update")
 @click.argument("stream_id")
 @click.argument("content", type=JsonObject(), required=False)
 @click.option(
@@ -355,7 +262,7 @@ def update_stream(
     show_document(ceramic.update(stream_id, content, patch=patch, at=at), as_json, tip=True)
 
 
-@click.command("merge")
+@stream.command("merge")
 @click.argument("stream_id")
 @click.option(
     "--content",
@@ -411,31 +318,12 @@ def merge_stream(
     show_document(merged, as_json, tip=True)
 
 
-@click.command("new")
-@click.argument("definition", type=JsonObject())
-@writer_options
-@json_option
-def new_model(definition: dict[str, Any], ceramic: Ceramic, as_json: bool) -> None:
-    """Create a model from its DEFINITION, and print its StreamID.
-
-    DEFINITION is a JSON object, @FILE, or - for standard input: version, name, schema,
-    accountRelation and so on, see docs/api.md. What is missing and has a default is added: version
-    2.0, an account relation of the type list, and no interface.
-
-    \b
-    Example:
-      recon-node model new --key my.key \\
-        '{"name": "Post", "schema": {"properties": {"title": {"type": "string"}}}}'
-    """
-    show_document(ceramic.create_model(with_defaults(definition)), as_json)
-
-
 def _proposal_facts(proposal: MergeProposal) -> dict[str, Any]:
     def values(conflict: Conflict) -> dict[str, Any]:
         return {str(cid): as_dag_json(value) for cid, value in conflict.values.items()}
 
     return {
-        "prev": _texts(proposal.prevs),
+        "prev": list(map(str, proposal.prevs)),
         "content": as_dag_json(proposal.content),
         "patch": as_dag_json(proposal.patch),
         "conflicts": [{"path": at.path, "values": values(at)} for at in proposal.conflicts],
@@ -469,146 +357,6 @@ def show_document(document: Document, as_json: bool, *, tip: bool = False) -> No
         "controller": document.controller,
         "content": as_dag_json(document.content) if as_json else None,
         "metadata": dict(document.metadata),
-        "open_tips": _texts(document.open_tips),
+        "open_tips": list(map(str, document.open_tips)),
     }
     print_result(facts, str(document.event if tip else document.id), as_json=as_json)
-
-
-@click.group()
-def stream() -> None:
-    """List, draw, read, create, change, merge and anchor streams."""
-
-
-for command in (list_streams, get_stream, new_stream, update_stream, merge_stream, anchor_stream):
-    stream.add_command(command)
-
-
-@stream.command("show")
-@click.argument("stream_id")
-@node_options
-@drawing_options
-@click.option("--full", is_flag=True, help="Show the full CIDs of events.")
-def show(stream_id: str, node: Connection, drawing: Drawing, full: bool) -> None:
-    """Draw the events of the stream STREAM_ID that a node has, the newest first.
-
-    STREAM_ID is a StreamID (k...), with or without ceramic:// before it, or the CID of the stream's
-    init event. The picture marks the tip (CIP-145), anchored events, and pruned branches; the text
-    below it explains how the tip was chosen, and how to merge a stream that has diverged. Events
-    that wait for others, or for the lookup of an anchor, are shown but do not count. Neither do
-    events whose capability has expired, unless they were anchored before.
-
-    \b
-    Examples:
-      recon-node stream show kjzl6kcym7w8y7...
-      recon-node stream show bagcqcera... --all --limit 0 --svg stream.svg
-    """
-    bare = stream_id.removeprefix("ceramic://")
-    if not bare or "/" in bare:
-        raise CommandError(f"{stream_id!r} is not a StreamID (k...) or a CID")
-    answer = node.request("GET", f"/ceramic/streams/{bare}/events")
-    held = understood(node, answer, _Held)
-    try:
-        events = list(_held_events(held["events"]))
-        drawn = stream_picture(f"Stream {held['id']}", events, int(time.time()), full=full)
-    except (IpldError, ValueError) as error:  # `StreamShapeError`, too
-        raise CommandError(f"the node's events are not one complete stream: {error}") from None
-    show_picture(drawn.picture, drawing, {**answer, **_describe(drawn)})
-
-
-class _HeldEvent(TypedDict):
-    cid: str
-    kind: Literal["init", "data", "time"]
-    prev: list[str]
-    height: int
-    state: Progress
-    time: int | None
-    chain_id: str | None
-    expires: int | None
-    fault: str | None
-    copy_of: str | None
-    rank: Annotated[str, Meta(pattern="^([0-9a-f]{2})*$")]
-
-
-class _Held(TypedDict):
-    id: str
-    events: list[_HeldEvent]
-
-
-def _held_events(entries: list[_HeldEvent]) -> Iterator[HeldEvent]:
-    """Yield the events of the API's JSON, without further copies of a statement."""
-    shown = {entry["cid"]: entry["copy_of"] or entry["cid"] for entry in entries}
-    for entry in entries:
-        if entry["copy_of"] is None:
-            prevs = dict.fromkeys(shown.get(prev, prev) for prev in entry["prev"])
-            shape = EventShape(
-                id=CID.parse(entry["cid"]),
-                kind=entry["kind"],
-                prevs=tuple(map(CID.parse, prevs)),
-                time=entry["time"],
-                valid=entry["fault"] is None,
-                expires=entry["expires"],
-                rank=bytes.fromhex(entry["rank"]),
-            )
-            yield HeldEvent(shape, entry["height"], entry["state"], entry["chain_id"])
-
-
-def _describe(drawn: StreamPicture) -> dict[str, Any]:
-    tip = drawn.tip
-    if tip is None:
-        return {"tip": None}
-    decisions = [
-        {"rule": why.rule.value, "winner": str(why.winner), "rivals": _texts(why.rivals)}
-        for why in tip.reasons
-    ]
-    return {
-        "tip": str(tip.event),
-        "data_tip": _texts(tip.data_tip),
-        "anchored_at": _texts(tip.anchored_at),
-        "candidates": _texts(tip.candidates),
-        "pruned": _texts(tip.pruned),
-        "diverged": tip.diverged,
-        "decisions": decisions,
-        "merge": _texts(drawn.merge),
-    }
-
-
-def _texts(ids: Iterable[object]) -> list[str]:
-    return list(map(str, ids))
-
-
-@click.group()
-def model() -> None:
-    """List and create models, and write Python types of their documents."""
-
-
-@click.command("codegen")
-@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    metavar="FILE",
-    help="Write to this file, instead of standard output.",
-)
-@node_options
-def codegen(models: tuple[str, ...], out: Path | None, node: Connection) -> None:
-    """Write Python types of the documents of each MODEL, a StreamID.
-
-    They are TypedDicts, for mypy and pyright; they need only the standard library. The models that
-    these relate to, or implement, are written, too. The same models give the same text.
-
-    \b
-    Example:
-      recon-node model codegen kjzl6hvf... --out blog_models.py
-    """
-    from recon_node.client.codegen import read_models, typed_dicts
-
-    with client_of(node) as ceramic:
-        code = typed_dicts(read_models(ceramic, models))
-    if out is None:
-        echo(code.removesuffix("\n"), lines=True)
-    else:
-        write_file(out, code.encode())
-
-
-for command in (codegen, list_models, new_model):
-    model.add_command(command)
