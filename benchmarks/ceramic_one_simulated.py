@@ -116,8 +116,8 @@ class _Side:
 
     def _split(self, ours: Range) -> Iterator[Range]:
         if ours.count > SPLIT_THRESHOLD:
-            middle = self._store.middle(self._half_open(ours.first, ours.last))
-            assert middle is not None
+            key_range = self._half_open(ours.first, ours.last)
+            middle = self._store.nth(key_range, self._store.count(key_range) // 2)
             yield self._hash(ours.first, middle)
             yield self._hash(middle, ours.last)
             return

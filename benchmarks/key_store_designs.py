@@ -16,6 +16,7 @@ import numpy as np
 from sortedcontainers import SortedList
 
 from recon_node.recon import KeyRange, KeyStore, Sha256a
+from recon_node.recon.keys.lookups import Finger
 
 LANES = 8
 
@@ -35,6 +36,14 @@ class ReconKeyStore(KeyStore):
 
     def hash(self, key_range: KeyRange) -> Sha256a:
         return self.summarize(key_range).hash
+
+    def middle(self, key_range: KeyRange) -> bytes:
+        return self.split(key_range, 2)[0]
+
+    def split(self, key_range: KeyRange, parts: int) -> list[bytes]:
+        finger = Finger(self)
+        ends = finger.up_to(key_range.lower), finger.left_of(key_range.upper)
+        return [key for key, _ in finger.pivots(*ends, parts)]
 
 
 class SummingSortedList:

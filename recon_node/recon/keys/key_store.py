@@ -257,7 +257,7 @@ class KeyStore(KeyView):
         """Remove a key; return False if the store does not hold it. Leaves are never merged."""
         if key not in self:
             return False
-        leaf, path = self._path_to(key)
+        leaf, path, _ = self._way_to(key)
         digest = leaf.delete_key(bisect_left(leaf, key))
         lanes = spread(digest)
         self.lanes_of_all -= lanes
@@ -272,13 +272,9 @@ class KeyStore(KeyView):
         self._sums.note(key, digest, -1)
         return True
 
-    def _path_to(self, key: bytes) -> tuple[Leaf, list[tuple[Inner, int]]]:
-        """Return the leaf that a key belongs to, and the path there: nodes and child indices."""
-        leaf, path, _ = self._way_to(key)
-        return leaf, path
-
     def _way_to(self, key: bytes) -> tuple[Leaf, list[tuple[Inner, int]], bytes | None]:
-        """Return the same, and the bound right of the leaf, or None for the last one."""
+        """Return the leaf that a key belongs to, the path there (nodes and child indices), and the
+        bound right of the leaf, or None for the last one."""
         node, path, end = self.root, [], None
         while isinstance(node, Inner):
             bounds = node.bounds
@@ -291,7 +287,7 @@ class KeyStore(KeyView):
 
     def _split(self, key: bytes) -> None:
         """Split the overfull leaf of a key, and every ancestor that this makes overfull."""
-        leaf, path = self._path_to(key)
+        leaf, path, _ = self._way_to(key)
         node: TreeNode = leaf
         while True:
             bound, right = node.split()

@@ -40,7 +40,6 @@ from recon_node.recon.keys.ordered_keys import (
     OrderedKeys,
     TreeNode,
     common_prefix,
-    even_ranks,
     separator,
 )
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread, spread_run
@@ -163,7 +162,7 @@ class Finger:
 
         The positions left and right of each come with it. The store must not change meanwhile.
         """
-        for rank in even_ranks(start >> COUNT_SHIFT, end >> COUNT_SHIFT, parts):
+        for rank in _even_ranks(start >> COUNT_SHIFT, end >> COUNT_SHIFT, parts):
             index = self._seek_rank(rank)
             left = self._move(index)
             yield self._leaf[index], (left, left + self._lanes_at(index))
@@ -181,7 +180,7 @@ class Finger:
         few bytes.
         """
         first, last = start >> COUNT_SHIFT, end >> COUNT_SHIFT
-        ranks = [rank for rank in even_ranks(first, last, parts) if rank > first]
+        ranks = [rank for rank in _even_ranks(first, last, parts) if rank > first]
         size = (last - first) // parts
         root = self._store.root
         if size >= (_QUICK_PART if quick else _LONG_PART) and isinstance(root, Inner):
@@ -338,6 +337,14 @@ class Finger:
         self._leaf = node
         self._first = self._below >> COUNT_SHIFT
         self._at, self._lanes = 0, self._below
+
+
+def _even_ranks(start: int, end: int, parts: int) -> list[int]:
+    """Return the ranks that divide those from `start` to before `end` evenly, or all if few."""
+    size = end - start
+    if size < parts:
+        return list(range(start, end))
+    return [start + part * size // parts for part in range(1, parts)]
 
 
 def _shortest_separator(keys: list[bytes]) -> tuple[bytes, int]:

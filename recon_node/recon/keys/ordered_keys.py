@@ -413,30 +413,14 @@ def count_left_of(node: TreeNode, bound: bytes, bisect: Bisect) -> int:
     return (below >> COUNT_SHIFT) + bisect(node, bound)
 
 
-def even_ranks(start: int, end: int, parts: int) -> list[int]:
-    """Return the ascending ranks that divide those from `start` to before `end` evenly.
-
-    There are `parts - 1` of them, or all ranks if there are fewer.
-    """
-    size = end - start
-    if size < parts:
-        return list(range(start, end))
-    return [start + part * size // parts for part in range(1, parts)]
-
-
-def select(node: TreeNode, ranks: list[int], chosen: list[bytes]) -> None:
-    """Append the keys at the given ascending ranks (within this node) to `chosen`."""
-    if isinstance(node, Leaf):
-        chosen.extend([node[rank] for rank in ranks])
-        return
-    sums = node.sums or node.sum_up()
-    at = 0
-    while at < len(ranks):
-        child = bisect_right(sums, ranks[at] << COUNT_SHIFT | LANES_MASK) - 1
-        start, end = sums[child] >> COUNT_SHIFT, sums[child + 1] >> COUNT_SHIFT
-        until = bisect_left(ranks, end, at)
-        select(node[child], [rank - start for rank in ranks[at:until]], chosen)
-        at = until
+def key_at(node: TreeNode, rank: int) -> bytes:
+    """Return the key of a rank below a node."""
+    while isinstance(node, Inner):
+        sums = node.sums or node.sum_up()
+        index = bisect_right(sums, rank << COUNT_SHIFT | LANES_MASK) - 1
+        rank -= sums[index] >> COUNT_SHIFT
+        node = node[index]
+    return node[rank]
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,23 +480,6 @@ class OrderedKeys:
         start, end = self._ranks(key_range)
         return end - start
 
-    def middle(self, key_range: KeyRange) -> bytes | None:
-        """Return the key that halves a range (the upper one of two), or None if it is empty."""
-        return next(iter(self.split(key_range, 2)), None)
-
-    def split(self, key_range: KeyRange, parts: int) -> list[bytes]:
-        """Return the keys that divide a range into parts of equal size.
-
-        The range is open at both ends; there are at least 2 parts.
-
-        Returns:
-            `parts - 1` keys of the range, ascending, or all its keys if it has fewer. They
-            belong to none of the parts.
-        """
-        pivots: list[bytes] = []
-        select(self.root, even_ranks(*self._ranks(key_range), parts), pivots)
-        return pivots
-
     def first(self, key_range: KeyRange) -> bytes | None:
         """Return the first key of a range, or None if it is empty."""
         return next(self.keys(key_range, 1), None)
@@ -520,9 +487,7 @@ class OrderedKeys:
     def last(self, key_range: KeyRange) -> bytes | None:
         """Return the last key of a range, or None if it is empty."""
         start, end = self._ranks(key_range)
-        last: list[bytes] = []
-        select(self.root, [end - 1] if start < end else [], last)
-        return last[0] if last else None
+        return key_at(self.root, end - 1) if start < end else None
 
     def nth(self, key_range: KeyRange, index: int) -> bytes:
         """Return the key of a range that has `index` keys of the range before it.
@@ -533,9 +498,7 @@ class OrderedKeys:
         start, end = self._ranks(key_range)
         if not 0 <= index < end - start:
             raise IndexError(f"no key {index} among the {max(0, end - start)} of the range")
-        selected: list[bytes] = []
-        select(self.root, [start + index], selected)
-        return selected[0]
+        return key_at(self.root, start + index)
 
     def keys(self, key_range: KeyRange, limit: int | None = None) -> Iterator[bytes]:
         """Iterate over the keys of a range in order, at most `limit` of them, lazily.
