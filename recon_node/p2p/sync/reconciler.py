@@ -76,7 +76,8 @@ class Reconciler:
         """What sessions with peers have shown."""
         self.slots = PeerSlots(settings.max_sessions, settings.max_sessions_per_peer)
         """For the sessions that peers start."""
-        sessions.speak([*self.versions], self)
+        for version in versions:
+            sessions.speak(version.id, self, keeps_stream=version.keeps_stream)
 
     async def reconcile(
         self, peer_id: str, key_range: KeyRange, news: Sequence[KeyRange] = ()
@@ -108,10 +109,6 @@ class Reconciler:
         """Begin a session that a peer starts."""
         side = Side.responder(self._store.keys, self._store.wanted.ranges, self._of_sessions)
         return self._run(side, opened)
-
-    def keeps_stream(self, protocol: str) -> bool:
-        """Return whether a stream may carry another session after one that ended well."""
-        return self.versions[protocol].keeps_stream
 
     def can_sync_with(self, peer_id: str) -> bool:
         """Tell whether a connected peer speaks a version of recon; unless it says, it may."""
@@ -272,15 +269,9 @@ class FrameWire(Generic[M]):
         self._held = 0
         """Bytes of the peer's turn."""
 
-    @property
-    def bytes_sent(self) -> int:
-        """How many bytes the session has sent."""
-        return self._frames.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        """How many it has received."""
-        return self._frames.bytes_received
+    def traffic(self) -> tuple[int, int]:
+        """Return how many bytes the session has sent, and how many it has received."""
+        return self._frames.bytes_sent, self._frames.bytes_received
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:

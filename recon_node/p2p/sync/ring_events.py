@@ -291,10 +291,8 @@ class RingWire:
         """Ends the session when the peer has neither sent nor taken anything for a while."""
         self._is_working = False
         """Whether it is this node that takes its time, not the peer."""
-        self.bytes_sent = 0
-        """How many bytes the session has sent."""
-        self.bytes_received = 0
-        """How many it has received."""
+        self._sent = self._received = 0
+        """Bytes of the session."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -312,6 +310,10 @@ class RingWire:
                 f"the peer neither sent nor took anything for {self._idle_timeout:g} s"
             )
 
+    def traffic(self) -> tuple[int, int]:
+        """Return how many bytes the session has sent, and how many it has received."""
+        return self._sent, self._received
+
     async def receive(self) -> Message | None:
         """Return the peer's next message; None at the end of the stream."""
         while (message := next(self._arrived, None)) is None:
@@ -322,7 +324,7 @@ class RingWire:
                     raise PeerGoneError("the peer ended the stream within a message")
                 return None
             self._note_progress()
-            self.bytes_received += len(data)
+            self._received += len(data)
             self._arrived = self._decoder.feed(data)
         return message
 
@@ -353,7 +355,7 @@ class RingWire:
     async def _send(self, message: Message) -> None:
         data = encode(message, self._keys, self._sync_id or self._decoder.sync_id)
         await self._stream.send_all(data)
-        self.bytes_sent += len(data)
+        self._sent += len(data)
         self._note_progress()
 
     def _charge(self) -> None:

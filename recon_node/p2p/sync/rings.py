@@ -86,7 +86,8 @@ class Rings:
         self._to_find = FOUND_AT_ONCE
         """How many more entries are passed on before the ring is looked after again."""
         self._peer_interests: dict[str, list[KeyRange]] = {}
-        sessions.speak((PEER_RING, MODEL_RING), self)
+        for protocol in (PEER_RING, MODEL_RING):
+            sessions.speak(protocol, self)
 
     async def run(self) -> None:
         """Keep the peer ring up to date, until cancelled."""
@@ -141,10 +142,6 @@ class Rings:
         if opened.stream.protocol == MODEL_RING:
             await self._store.load_ring_keys()
         return self._begin(Responder, opened)
-
-    def keeps_stream(self, protocol: str) -> bool:
-        """Return False: a session ends with its stream."""
-        return False
 
     def _begin(self, role: type[Initiator] | type[Responder], opened: OpenStream) -> RingRun:
         stream, exchange = opened.stream, None

@@ -23,7 +23,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
@@ -134,14 +134,8 @@ class Tally:
 class Wire(Protocol[M]):
     """The messages of a session on a stream."""
 
-    @property
-    def bytes_sent(self) -> int:
-        """How many bytes the session has sent."""
-        ...
-
-    @property
-    def bytes_received(self) -> int:
-        """How many it has received."""
+    def traffic(self) -> tuple[int, int]:
+        """Return how many bytes the session has sent, and how many it has received."""
         ...
 
     def open(self) -> AbstractAsyncContextManager[None]:
@@ -247,13 +241,14 @@ class SessionRun(ABC, Generic[M]):
     def end(self, outcome: str, *, hung_up: bool) -> SyncReport:
         """Take note that the session has ended; return its report."""
         tally, (left_out, left_out_by_peer) = self.tally, self.left_out()
+        bytes_sent, bytes_received = self.wire.traffic()
         return SyncReport(
             peer=self.peer_id,
             role=self.role,
             protocol=self.opened.stream.protocol,
             rounds=self.session.rounds,
-            bytes_sent=self.wire.bytes_sent,
-            bytes_received=self.wire.bytes_received,
+            bytes_sent=bytes_sent,
+            bytes_received=bytes_received,
             event_bytes_sent=tally.event_bytes_sent,
             event_bytes_received=tally.event_bytes_received,
             keys_received=tally.keys_received,
@@ -331,10 +326,6 @@ class Answerer(Protocol):
     slots: PeerSlots
     """For the sessions that peers start."""
 
-    def keeps_stream(self, protocol: str) -> bool:
-        """Return whether a stream may carry another session after one that ended well."""
-        ...
-
     async def begin_answer(self, opened: OpenStream) -> SessionRun[Any]:
         """Begin a session that a peer starts.
 
@@ -352,15 +343,18 @@ class Sessions:
         self._settings, self._counters = context.settings, context.counters
         self._history = history
         self._answerers: dict[str, Answerer] = {}
+        self._reusable: set[str] = set()
+        """Protocols whose streams may carry another session after one that ended well."""
         self._kept = KeptStreams()
         self._waiting = PeerSlots(context.settings.max_connections, 1)
         """Streams that peers opened and that wait for their next session."""
 
-    def speak(self, protocols: Sequence[str], answerer: Answerer) -> None:
-        """Answer sessions of some protocols from now on, and start them."""
-        for protocol in protocols:
-            self._answerers[protocol] = answerer
-            self._host.handle(protocol, self.serve)
+    def speak(self, protocol: str, answerer: Answerer, *, keeps_stream: bool = False) -> None:
+        """Answer sessions of a protocol from now on, and start them."""
+        self._answerers[protocol] = answerer
+        if keeps_stream:
+            self._reusable.add(protocol)
+        self._host.handle(protocol, self.serve)
 
     async def initiate(
         self, peer_id: str, protocols: Sequence[str], begin: Callable[[OpenStream], R]
@@ -372,7 +366,7 @@ class Sessions:
         Raises:
             Exception: one of `PEER_FAILURES` if the session fails, or StoreError.
         """
-        opened = await self._kept.take(peer_id) if self._keeps_stream(protocols[0]) else None
+        opened = await self._kept.take(peer_id) if protocols[0] in self._reusable else None
         if opened is None:
             stream = await self._host.open_stream(peer_id, *protocols)
             opened = OpenStream(stream, self._frames(stream))
@@ -386,7 +380,7 @@ class Sessions:
             del run  # what the session holds
             await opened.stream.reset()
             raise
-        if self._keeps_stream(opened.stream.protocol):
+        if opened.stream.protocol in self._reusable:
             await self._kept.put(opened)
         else:
             await opened.stream.aclose()
@@ -395,7 +389,7 @@ class Sessions:
     async def serve(self, stream: PeerStream) -> None:
         """Answer the sessions that a peer starts on a stream, one after another."""
         opened = OpenStream(stream, self._frames(stream))
-        while await self._serve_session(opened) and self._keeps_stream(stream.protocol):
+        while await self._serve_session(opened) and stream.protocol in self._reusable:
             if not await self._waiting.keep(stream, opened.frames, RECON_KEPT_FOR):
                 return
 
@@ -473,9 +467,6 @@ class Sessions:
             self._host.note_supply(report.peer)
             self._book.supplied(report.peer)
         self._history.add(report, keep_idle=keep_idle)
-
-    def _keeps_stream(self, protocol: str) -> bool:
-        return self._answerers[protocol].keeps_stream(protocol)
 
     def _frames(self, stream: PeerStream) -> FrameStream:
         return FrameStream(stream, self._settings.max_frame, account=stream.account)
@@ -569,7 +560,8 @@ class SyncHistory:
         """The latest sessions, the newest last."""
         self.transfers: deque[SyncReport] = deque(maxlen=MAX_TRANSFERS)
         """The latest ones that moved events; most sessions find nothing to do."""
-        self._since = _Summary()
+        self._since, self._peers = Counter[str](), set[str]()
+        """What the sessions since the last summary have done, and with whom."""
 
     def add(self, report: SyncReport, *, keep_idle: bool = True) -> None:
         """Keep, count and log a session that has ended.
@@ -584,8 +576,17 @@ class SyncHistory:
         if report.moved_events:
             self.transfers.append(report)
         self._count(report)
-        self._since.add(report)
-        _log_report(report, shown=self._since.failed <= FAILURES_SHOWN)
+        if report.outcome != CANCELLED:
+            self._peers.add(report.peer)
+            self._since.update(
+                syncs=1,
+                failed=int(not report.went_well),
+                events_received=report.events_received,
+                events_sent=report.events_sent,
+                bytes_received=report.bytes_received + report.event_bytes_received,
+                bytes_sent=report.bytes_sent + report.event_bytes_sent,
+            )
+        _log_report(report, shown=self._since["failed"] <= FAILURES_SHOWN)
         span(
             "sync",
             report.seconds,
@@ -618,43 +619,10 @@ class SyncHistory:
 
     def _log_summary(self) -> None:
         """Log what the sessions since the last time have done, if they have done anything."""
-        since, self._since = self._since, _Summary()
-        if since.failed or since.events_received or since.events_sent:
-            logger.info(
-                "Synced with peers",
-                peers=len(since.peers),
-                syncs=since.syncs,
-                failed=since.failed,
-                events_received=since.events_received,
-                events_sent=since.events_sent,
-                bytes_received=since.bytes_received,
-                bytes_sent=since.bytes_sent,
-            )
-
-
-@dataclass(slots=True)
-class _Summary:
-    """What the sessions of some time have done. Bytes are those of recon and of events."""
-
-    peers: set[str] = field(default_factory=set)
-    syncs: int = 0
-    failed: int = 0
-    events_received: int = 0
-    events_sent: int = 0
-    bytes_received: int = 0
-    bytes_sent: int = 0
-
-    def add(self, report: SyncReport) -> None:
-        """Add a session."""
-        if report.outcome == CANCELLED:
-            return
-        self.peers.add(report.peer)
-        self.syncs += 1
-        self.failed += not report.went_well
-        self.events_received += report.events_received
-        self.events_sent += report.events_sent
-        self.bytes_received += report.bytes_received + report.event_bytes_received
-        self.bytes_sent += report.bytes_sent + report.event_bytes_sent
+        since, peers = self._since, len(self._peers)
+        self._since, self._peers = Counter(), set()
+        if since["failed"] or since["events_received"] or since["events_sent"]:
+            logger.info("Synced with peers", peers=peers, **since)
 
 
 def _log_report(report: SyncReport, *, shown: bool) -> None:
