@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,9 @@ from recon_node.testnet import TestnetNode
 _OWNER: Final = SigningKey(b"who writes what goes on journeys")
 _FLAGS: Final = ("--network", "local-8", "--no-discovery", "--sync-interval", "3600")
 _LIMIT: Final = 60.0
+_STATED: Final = re.compile(r"```\n([^\n]+): (\d+) files\n(.*?)```", re.DOTALL)
+_MOST_ASTRAY: Final = 2
+"""Files by which two runs may differ: some things are done once in a while."""
 _NETWORK: Final = "recon_node/p2p/"
 _APART: Final = (
     "recon_node/dag/",
@@ -54,14 +58,23 @@ class Journey:
     """What was counted of a journey."""
 
     name: str
-    most: int
-    """How many files it may cross."""
+    """As in docs/architecture.md."""
     calls: list[Call]
 
     @property
     def files(self) -> list[str]:
         """The files, in the order in which they are entered."""
         return list(dict.fromkeys(call.path for call in self.calls))
+
+    @property
+    def stated(self) -> set[str]:
+        """The files that docs/architecture.md lists."""
+        return stated_journeys()[self.name][1]
+
+    @property
+    def is_as_stated(self) -> bool:
+        """Whether it crosses the files that docs/architecture.md lists."""
+        return len(self.stated.symmetric_difference(self.files)) <= _MOST_ASTRAY
 
     @property
     def functions(self) -> int:
@@ -72,6 +85,20 @@ class Journey:
     def lines(self) -> int:
         """How many lines these files have together."""
         return sum(len((ROOT / path).read_text().splitlines()) for path in self.files)
+
+
+def stated_journeys() -> dict[str, tuple[int, set[str]]]:
+    """Return how many files docs/architecture.md says that each journey crosses, and which."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    return {
+        name: (int(number), set(_paths(lines))) for name, number, lines in _STATED.findall(page)
+    }
+
+
+def _paths(lines: str) -> Iterator[str]:
+    for folder, *names in map(str.split, lines.splitlines()):
+        room = "" if folder.startswith("spark_sink/") else "recon_node"
+        yield from (Path(room, folder, f"{name}.py").as_posix() for name in names)
 
 
 class Traces:
@@ -116,8 +143,8 @@ def tracing(directory: Path) -> Iterator[Traces]:
         os.environ.update(before)
 
 
-def travel(*, tables: bool = True) -> list[Journey]:
-    """Take all journeys, with real daemons and real Spark; or only those without Spark."""
+def travel() -> list[Journey]:
+    """Take all journeys, with real daemons and real Spark."""
     with tempfile.TemporaryDirectory(prefix="journeys-") as name, tracing(Path(name)) as traces:
         directory = Path(name)
         nodes = [TestnetNode(f"node{k}", directory, _FLAGS) for k in (1, 2)]
@@ -127,14 +154,15 @@ def travel(*, tables: bool = True) -> list[Journey]:
             for node in nodes:
                 node.wait_until_ready()
             journeys = [*_in_the_node(nodes, traces), _merge(nodes[0], traces, directory)]
-            return [*journeys, _row(nodes[0], traces, directory)] if tables else journeys
+            return [*journeys, _row(nodes[0], traces, directory)]
         finally:
             for node in nodes:
                 node.discard()
 
 
 def _in_the_node(nodes: list[TestnetNode], traces: Traces) -> Iterator[Journey]:
-    """An event that is posted at one node, and pushed to the other."""
+    """A recon/1.2.0 message, from the socket to the answer; and a CAR, from POST /ceramic/events to
+    its feed position: an event that is posted at one node, and pushed to the other."""
     first, second = nodes
     model, _ = make_model(_OWNER)
     _take(first.api_url, [model])
@@ -155,7 +183,7 @@ def _in_the_node(nodes: list[TestnetNode], traces: Traces) -> Iterator[Journey]:
         if call.process == second.pid and call.path.startswith("recon_node/recon/coded/")
     }
     session = [call for call in all_calls if (call.process, call.task) in answering]
-    yield Journey("a recon/1.2.0 message, from the socket to the answer", 22, session)
+    yield Journey("recon/1.2.0 message", session)
     pushing = {(call.process, call.task) for call in posted if call.path.startswith(_NETWORK)}
     car = [
         call
@@ -164,7 +192,7 @@ def _in_the_node(nodes: list[TestnetNode], traces: Traces) -> Iterator[Journey]:
         and not _is_apart(call)
         and (call.process, call.task) not in pushing
     ]
-    yield Journey("a CAR, from POST /ceramic/events to its feed position", 20, car)
+    yield Journey("CAR", car)
 
 
 def _is_apart(call: Call) -> bool:
@@ -173,7 +201,7 @@ def _is_apart(call: Call) -> bool:
 
 
 def _merge(node: TestnetNode, traces: Traces, directory: Path) -> Journey:
-    """A merge by the command line."""
+    """A merge, by `recon-node stream merge`."""
     model, model_id = make_model(_OWNER, name="Merged")
     init = init_event(_OWNER, model_id, {"a": "0"}, unique=b"merged")
     branches = [
@@ -189,11 +217,12 @@ def _merge(node: TestnetNode, traces: Traces, directory: Path) -> Journey:
     where = ("--url", node.api_url, "--key", str(key))
     merging = _run("recon_node", "stream", "merge", stream, *prefer, *where)
     calls = [call for call in traces.calls(since) if call.process == merging]
-    return Journey("a merge, by recon-node stream merge", 18, calls)
+    return Journey("merge", calls)
 
 
 def _row(node: TestnetNode, traces: Traces, directory: Path) -> Journey:
-    """The row of a stream that gets an event: its tip is in the tables, and is replaced."""
+    """A row, from raw_events to stream_tips: of a stream that gets an event, whose tip is there and
+    is replaced."""
     model, model_id = make_model(_OWNER, name="Tabled")
     init = init_event(_OWNER, model_id, {"a": "0"}, unique=b"tabled")
     patch = [{"op": "replace", "path": "/a", "value": "1"}]
@@ -206,7 +235,7 @@ def _row(node: TestnetNode, traces: Traces, directory: Path) -> Journey:
     pid = _run("spark_sink", *run)
     calls = [call for call in traces.calls(since) if call.is_below_root]
     assert any(call.process == pid for call in calls)
-    return Journey("a row, from raw_events to stream_tips", 18, calls)
+    return Journey("row", calls)
 
 
 def _take(url: str, events: list[Any]) -> None:
