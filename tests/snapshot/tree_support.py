@@ -50,15 +50,15 @@ class Blocks(dict[CID, bytes]):
 
     def update(self, root: Root | None, keys: Iterable[bytes]) -> tuple[Root | None, int]:
         """Update a tree to a set; return the new root and the number of new nodes."""
-        store = KeyStore(keys)
         if root is None:
-            changes = [TreeChange(b"", 0, list(store))] if len(store) else []
-        else:
-            leaves = self.answer(differing_leaves(root.link, matcher(store, EVERYTHING), self.seen))
-            changes = [
-                TreeChange(branch.link.lower, len(leaf.keys), list(store.keys(branch.bounds)))
-                for branch, leaf in leaves
-            ]
+            before = len(self)
+            return self.build(keys), len(self) - before
+        store = KeyStore(keys)
+        leaves = self.answer(differing_leaves(root.link, matcher(store, EVERYTHING), self.seen))
+        changes = [
+            TreeChange(branch.link.lower, len(leaf.keys), list(store.keys(branch.bounds)))
+            for branch, leaf in leaves
+        ]
         new_root, made = self.answer(update(root, changes, self.seen))
         self.update_blocks(made)
         return new_root, len(made)

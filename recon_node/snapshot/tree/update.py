@@ -2,12 +2,11 @@
 
 Theory of operation
 -------------------
-The old tree is a list with one item, its root. Items are opened (replaced by their children) until
-every changed leaf is in the list; untouched parts of the set stay closed. Then the levels are made
-anew from the bottom up. At each level, a *run* is a stretch of open items, all of the level below.
-The node on either side of a run is opened as well: being unchanged, it has more items than the rule
-for boundaries looks at, so both ends of the run remain boundaries, and the nodes between them are
-made as `build` would make them. They take the place of the run, as items of the next level.
+The levels are made anew from the bottom up, where they change. At each level, the nodes above what
+changed are *opened* (replaced by what is in them), and the node on either side of them as well:
+being unchanged, it has more items than the rule for boundaries looks at, so both ends of a *run* of
+opened nodes remain boundaries, and the nodes between them are made as `build` would make them. They
+take the place of the run in the level above. Untouched parts of the set stay closed.
 
 So an update reads and writes a few nodes on the way from each changed leaf to the root.
 
@@ -19,18 +18,17 @@ takes as many round trips as there are levels.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from recon_node.base.steps import run_steps
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyView, Sha256a
 from recon_node.recon.keys.sha256a import spread
-from recon_node.snapshot.tree.build import NewNode, build, leaves_of, nodes_above
+from recon_node.snapshot.tree.build import NewNode, leaves_of, nodes_above
 from recon_node.snapshot.tree.nodes import (
     HIGHEST,
+    LOWEST,
     InnerNode,
     LeafNode,
     Link,
@@ -39,6 +37,15 @@ from recon_node.snapshot.tree.nodes import (
     Root,
     decode,
 )
+
+Blocks = Mapping[CID, bytes]
+
+
+class Branch(NamedTuple):
+    """A node and the bounds of its keys."""
+
+    link: Link
+    bounds: KeyRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +60,9 @@ class TreeChange:
     """The keys now, ascending; perhaps none."""
 
 
-Wants = Generator[Sequence[CID], None, tuple[Root | None, list[NewNode]]]
-"""Yields the CIDs of nodes whose blocks are needed next; they must be there when it goes on."""
-
-
-def update(root: Root | None, changes: Sequence[TreeChange], blocks: Mapping[CID, bytes]) -> Wants:
+def update(
+    root: Root, changes: Sequence[TreeChange], blocks: Blocks
+) -> Generator[Sequence[CID], None, tuple[Root | None, list[NewNode]]]:
     """Make the tree of a set that has changed.
 
     `changes` are ascending. `blocks` has the blocks that were yielded by the time the generator
@@ -72,209 +77,128 @@ def update(root: Root | None, changes: Sequence[TreeChange], blocks: Mapping[CID
     Raises:
         NodeFormatError: a block is not the node that its parent describes.
     """
-    if root is None:
-        new: list[NewNode] = []
-        return run_steps(build(key for change in changes for key in change.keys), new.append), new
     if not changes:
         return root, []
-    work = _Update(root, changes, blocks)
-    link = yield from work.run()
-    if link is None:
+    update_ = _Update(root.link, {change.lower: change.keys for change in changes}, blocks)
+    links = yield from update_.run()
+    while len(links) > 1:
+        links = update_.make(nodes_above(links, at_end=True))
+    if not links:
         return None, []
     count = root.count + sum(len(change.keys) - change.before for change in changes)
-    return Root(link, count), work.made
+    return Root(links[0], count), update_.made
 
 
-@dataclass(slots=True)
-class _Run:
-    """Open items, and whether a neighbour on either side is among them."""
-
-    lower: bytes
-    items: list[Link] = field(default_factory=list)
-    keys: list[bytes] = field(default_factory=list)
-    """In place of items, where the level below are keys."""
-    left: bool = False
-    right: bool = False
-
-    @classmethod
-    def of(cls, lower: bytes, node: Node) -> _Run:
-        """Make a run of what is in a node."""
-        if isinstance(node, LeafNode):
-            return cls(lower, keys=list(node.keys))
-        return cls(lower, list(node.children))
-
-    def append(self, other: _Run) -> None:
-        """Take over the items of the run behind this one."""
-        self.keys += other.keys
-        self.items += other.items
-
-
-_Item = Link | _Run
+_Point = tuple[bytes, int]
+"""A place between keys: below a bound (0), or above it (1)."""
 
 
 class _Update:
-    def __init__(
-        self, root: Root, changes: Sequence[TreeChange], blocks: Mapping[CID, bytes]
-    ) -> None:
-        self.made: list[NewNode] = []
-        self._changes = {change.lower: change for change in changes}
-        self._lowers = sorted(self._changes)
+    """Remakes a tree, of which `keys` are what is now in some leaves, by the bounds below them."""
+
+    def __init__(self, root: Link, keys: Mapping[bytes, Sequence[bytes]], blocks: Blocks) -> None:
+        self._root = whole(root)
+        self._keys = keys
         self._blocks = blocks
-        self._items: list[_Item] = [root.link]
-        self._opened: set[CID] = set()
+        self._opened: dict[CID, list[Branch]] = {}
+        self._seen = {root.cid}
+        self.made: list[NewNode] = []
 
-    def run(self) -> Generator[Sequence[CID], None, Link | None]:
-        """Do it; returns the link to the new root, None for an empty set."""
-        yield from self._open_changed()
-        level = 0
-        while len(self._items) > 1 or isinstance(self._items[0], _Run):
-            yield from self._widen(level)
-            self._remake(level)
-            if not self._items:
-                return None
-            if len(self._items) == 1:
-                break
-            self._gather(level)
-            level += 1
-        [only] = self._items
-        assert isinstance(only, Link)
-        return only
+    def run(self) -> Generator[Sequence[CID], None, list[Link]]:
+        """Remake levels up to the first one of which nothing is left; return its nodes."""
+        points = [(lower, 1) for lower in self._keys]
+        below: dict[bytes, list[Link]] = {}
+        for level in range(self._root.link.level + 1):
+            nodes = yield from self._around(level, points)
+            points = [(node.bounds.lower, 1) for node in nodes]
+            here: dict[bytes, list[Link]] = {}
+            for run in _runs(nodes):
+                links = self._remake(run, below)
+                if run[0].bounds.lower == LOWEST and run[-1].bounds.upper == HIGHEST:
+                    return links
+                here |= {node.bounds.lower: [] for node in run}
+                here[run[0].bounds.lower] = links
+            below = here
+        raise AssertionError("the root is the whole of its level")
 
-    def _open_changed(self) -> Generator[Sequence[CID], None, None]:
-        """Open nodes until the changed leaves are there, and put their new keys in their place."""
-        while True:
-            wanted = [
-                item for item, upper in self._links() if item.level and self._has(item, upper)
-            ]
-            if not wanted:
-                break
-            yield from _need(wanted, self._blocks)
-            opened: list[_Item] = []
-            for item, upper in self._links():
-                if item.level and self._has(item, upper):
-                    node = self._open(item, upper)
-                    assert isinstance(node, InnerNode)
-                    opened += node.children
-                else:
-                    opened.append(item)
-            self._items = opened
-        items: list[_Item] = []
-        for item, _ in self._links():
-            change = self._changes.get(item.lower) if item.level == 0 else None
-            if change is None:
-                items.append(item)
-            elif items and isinstance(items[-1], _Run):
-                items[-1].keys += change.keys
-            else:
-                items.append(_Run(item.lower, keys=list(change.keys)))
-            if change is not None:
-                self._opened.add(item.cid)
-        self._items = items
+    def make(self, nodes: Sequence[NewNode]) -> list[Link]:
+        """Note which nodes are new; return the links to all."""
+        self.made += [new for new in nodes if new.link.cid not in self._seen]
+        return [new.link for new in nodes]
 
-    def _widen(self, level: int) -> Generator[Sequence[CID], None, None]:
-        """Add the node of `level` on either side of each run to it."""
-        while True:
-            wanted: list[Link] = []
-            for left, right in pairwise(self._items):
-                if isinstance(left, _Run) and not left.right and isinstance(right, Link):
-                    wanted.append(right)
-                if isinstance(right, _Run) and not right.left and isinstance(left, Link):
-                    wanted.append(left)
-            if not wanted:
-                return
-            yield from _need(wanted, self._blocks)
-            items: list[_Item] = []
-            for at, item in enumerate(self._items):
-                after = self._items[at + 1] if at + 1 < len(self._items) else None
-                self._widen_by(items, item, after, level)
-            self._items = items
+    def _remake(self, run: Sequence[Branch], below: Mapping[bytes, list[Link]]) -> list[Link]:
+        """Make the nodes that take the place of a run.
 
-    def _widen_by(self, items: list[_Item], item: _Item, after: _Item | None, level: int) -> None:
-        """Append an item to `items`; or what it becomes, where a run beside it needs it."""
-        left = items[-1] if items else None
-        if isinstance(item, _Run):
-            if isinstance(left, _Run):  # what was between them is now in one of them
-                left.append(item)
-                left.right = item.right
-            else:
-                items.append(item)
-            return
-        wanted_left = isinstance(left, _Run) and not left.right
-        wanted_right = isinstance(after, _Run) and not after.left
-        if not (wanted_left or wanted_right):
-            items.append(item)
-            return
-        node = self._open(item, HIGHEST if after is None else after.lower)
-        if item.level > level:
-            assert isinstance(node, InnerNode)
-            items += node.children
-            return
-        context = _Run.of(item.lower, node)
-        if isinstance(left, _Run):
-            left.append(context)
-            left.right = True
+        `below` has what takes the place of their children, by the bounds below these.
+        """
+        lower, at_end = run[0].bounds.lower, run[-1].bounds.upper == HIGHEST
+        if run[0].link.level == 0:
+            keys = [key for leaf in run for key in self._keys_of(leaf)]
+            return self.make(leaves_of(keys, lower, at_end=at_end))
+        children = [child.link for node in run for child in self._children(node)]
+        links = [link for child in children for link in below.get(child.lower, [child])]
+        return self.make(nodes_above(links, at_end=at_end))
+
+    def _around(
+        self, level: int, points: Iterable[_Point]
+    ) -> Generator[Sequence[CID], None, list[Branch]]:
+        """Open the nodes of a level that have some points, and those beside them, in key order."""
+        nodes = yield from self._find(level, points)
+        ends = [(run[0].bounds.lower, run[-1].bounds.upper) for run in _runs(nodes)]
+        beside = [point for lower, upper in ends for point in ((lower, 0), (upper, 1))]
+        nodes += yield from self._find(level, beside)
+        by_lower = {node.bounds.lower: node for node in nodes}
+        changed = self._keys if level == 0 else ()
+        missing = [node.link for lower, node in by_lower.items() if lower not in changed]
+        yield from _need(missing, self._blocks)
+        return [by_lower[lower] for lower in sorted(by_lower)]
+
+    def _find(
+        self, level: int, points: Iterable[_Point]
+    ) -> Generator[Sequence[CID], None, list[Branch]]:
+        """Find the nodes of a level that have some points, in key order."""
+        ordered = sorted(points)
+        nodes = [self._root]
+        while nodes and nodes[0].link.level > level:
+            yield from _need([node.link for node in nodes], self._blocks)
+            children = [child for node in nodes for child in self._children(node)]
+            nodes = [child for child in children if _has(child, ordered)]
+            self._seen.update(node.link.cid for node in nodes)
+        return nodes
+
+    def _children(self, node: Branch) -> list[Branch]:
+        cid = node.link.cid
+        if cid not in self._opened:
+            inner = decode(self._blocks[cid], node.link.level, node.bounds)
+            assert isinstance(inner, InnerNode)
+            self._opened[cid] = branches(inner, node.bounds)
+        return self._opened[cid]
+
+    def _keys_of(self, leaf: Branch) -> Sequence[bytes]:
+        """The keys that are now in an old leaf."""
+        keys = self._keys.get(leaf.bounds.lower)
+        if keys is None:
+            node = decode(self._blocks[leaf.link.cid], 0, leaf.bounds)
+            assert isinstance(node, LeafNode)
+            keys = node.keys
+        return keys
+
+
+def _has(node: Branch, points: Sequence[_Point]) -> bool:
+    """Return whether one of some points, ascending, is between the bounds of a node."""
+    at = bisect_left(points, (node.bounds.lower, 1))
+    return at < len(points) and points[at] <= (node.bounds.upper, 0)
+
+
+def _runs(nodes: Sequence[Branch]) -> list[list[Branch]]:
+    """Divide the nodes of a level, ascending, into those next to each other."""
+    runs: list[list[Branch]] = []
+    for node in nodes:
+        if runs and runs[-1][-1].bounds.upper == node.bounds.lower:
+            runs[-1].append(node)
         else:
-            items.append(context)
-            context.left = True
-        if isinstance(after, _Run):
-            after.left = True
-
-    def _remake(self, level: int) -> None:
-        """Put the nodes of `level` in the place of each run."""
-        items: list[_Item] = []
-        last = len(self._items) - 1
-        for at, run in enumerate(self._items):
-            if isinstance(run, Link):
-                items.append(run)
-                continue
-            if level == 0:
-                nodes = leaves_of(run.keys, run.lower, at_end=at == last)
-            else:
-                nodes = nodes_above(run.items, at_end=at == last)
-            self.made += [new for new in nodes if new.link.cid not in self._opened]
-            items += [new.link for new in nodes]
-        self._items = items
-
-    def _gather(self, level: int) -> None:
-        """Make runs of neighbouring nodes of a level."""
-        items: list[_Item] = []
-        for item in self._items:
-            assert isinstance(item, Link)
-            if item.level > level:
-                items.append(item)
-            elif items and isinstance(items[-1], _Run):
-                items[-1].items.append(item)
-            else:
-                items.append(_Run(item.lower, [item]))
-        self._items = items
-
-    def _open(self, link: Link, upper: bytes) -> Node:
-        self._opened.add(link.cid)
-        return decode(self._blocks[link.cid], link.level, KeyRange(link.lower, upper))
-
-    def _links(self) -> Iterator[tuple[Link, bytes]]:
-        """Yield the items, all of them links, with the bounds above them."""
-        for at, item in enumerate(self._items):
-            assert isinstance(item, Link)
-            yield item, self._upper(at)
-
-    def _upper(self, at: int) -> bytes:
-        return self._items[at + 1].lower if at + 1 < len(self._items) else HIGHEST
-
-    def _has(self, item: Link, upper: bytes) -> bool:
-        """Return whether a leaf below an item changed."""
-        at = bisect_left(self._lowers, item.lower)
-        return at < len(self._lowers) and self._lowers[at] < upper
-
-
-Blocks = Mapping[CID, bytes]
-
-
-class Branch(NamedTuple):
-    """A node and the bounds of its keys."""
-
-    link: Link
-    bounds: KeyRange
+            runs.append([node])
+    return runs
 
 
 Matches = Callable[[KeyRange, Sha256a], bool]
