@@ -116,8 +116,7 @@ class Changes:
         self.table: DeltaTable = table
         self.spec: TableSpec = spec_of(name, table)
         self.epoch = epoch_of(table)
-        position = position_of(table, self.epoch)
-        self.token = Token(identity_of(table), table.version(), position)
+        self.token = Token(identity_of(table), table.version(), position_of(table))
         is_same = since is not None and since.table == self.token.table
         is_older = is_same and since is not None and since.version <= self.token.version
         self._since = since if is_older else None
@@ -197,8 +196,7 @@ class Changes:
         for group in _in_order(later) if self.spec.rows_are_events else ([file] for file in later):
             parts = [self.spec.schema.empty_table()]
             for file in group:
-                rows = read_file(self._path, file.path, file.partition, self.spec.schema)
-                parts.append(rows.filter(pc.field(order) > after))
+                parts.append(read_file(file, self.spec.schema).filter(pc.field(order) > after))
             ordered = pa.concat_tables(parts).sort_by(order)
             if ordered.num_rows:
                 yield "row", ordered

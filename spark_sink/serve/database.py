@@ -40,7 +40,7 @@ from spark_sink.serve import ipc
 from spark_sink.serve.allowed import Allowed
 from spark_sink.serve.statement import FEED, SqlStatement, query_error, understand
 from spark_sink.tables.catalog import VIEWS, open_view, path_of, view_names
-from spark_sink.tables.delta_log import epoch_of, names_of, position_of, reading_of
+from spark_sink.tables.delta_log import names_of, position_of, reading_of
 from spark_sink.tables.location import Location, find_delta_table, has_literal_path
 from spark_sink.tables.retention import held
 
@@ -227,11 +227,10 @@ class Database:
         raw = self.open(RAW)
         if raw is None:
             return wanted.position
-        epoch = epoch_of(raw)
-        reading = reading_of(raw, epoch)
+        reading = reading_of(raw)
         if reading.epoch != wanted.epoch:
             return None
-        return position_of(raw, epoch) + wanted.position - reading.position
+        return position_of(raw) + wanted.position - reading.position
 
     def open(self, name: str) -> DeltaTable | None:
         """Open the latest version of a table; None if it does not exist yet."""
@@ -327,7 +326,7 @@ def _quoted(location: Location) -> str:
 
 
 def _is_just_behind(table: DeltaTable | None, goal: int) -> bool:
-    position = 0 if table is None else position_of(table, epoch_of(table))
+    position = 0 if table is None else position_of(table)
     return 0 < goal - position <= _MAX_LAG
 
 

@@ -26,7 +26,7 @@ from spark_sink.errors import RequestError
 from spark_sink.query.changes import APPENDED
 from spark_sink.serve.database import Database
 from spark_sink.serve.statement import FEED
-from spark_sink.tables.delta_log import CHANGE_TYPE, data_files, epoch_of, identity_of, position_of
+from spark_sink.tables.delta_log import CHANGE_TYPE, data_files, identity_of, position_of
 
 # Positions per step, at most.
 _POSITIONS_PER_STEP: Final = 50_000
@@ -70,10 +70,9 @@ class ServedFeed:
             yield from self._steps(table, hold)
 
     def _steps(self, table: DeltaTable, hold: Callable[[int], None]) -> Iterator[None]:
-        epoch, version, last, polls = epoch_of(table), -1, 0, 0
-        identity = identity_of(table)
+        identity, version, last, polls = identity_of(table), -1, 0, 0
         while True:
-            position = position_of(table, epoch)
+            position = position_of(table)
             if identity_of(table) != identity or table.version() < version or position < last:
                 raise _made_anew(self._spec.name)
             if table.version() == version:

@@ -111,11 +111,7 @@ def are_without_dags(directory: Location) -> bool:
 
 
 def open_at(path: Location, at: At) -> DeltaTable:
-    """Open the Delta table at `path` as of a version.
-
-    Raises:
-        TablesError: the version is not readable; the message says which are.
-    """
+    """Open the Delta table at `path` as of a version; if it is not readable, say which are."""
     try:
         latest = open_delta_table(path)
     except FAULTS as error:
@@ -226,11 +222,8 @@ def read_unprocessed(directory: Location) -> list[dict[str, Any]]:
     """Return the streams that are set aside: `stream_id`, `reason`, `since` and `version`."""
     if (table := find_delta_table(directory / UNPROCESSED)) is None:
         return []
-    columns = "stream_id, reason, since, version"
-    where = "reason IS NOT NULL ORDER BY since"
-    rows: list[dict[str, Any]] = query(
-        {"t": table}, f"SELECT {columns} FROM t WHERE {where}"
-    ).to_pylist()
+    columns, where = "stream_id, reason, since, version", "reason IS NOT NULL ORDER BY since"
+    rows: list[dict[str, Any]] = query(table, f"SELECT {columns} FROM t WHERE {where}").to_pylist()
     return rows
 
 
@@ -246,11 +239,10 @@ def _status(name: str, path: Location) -> TableStatus | None:
 
 def _status_of(name: str, path: Location, table: DeltaTable) -> TableStatus:
     files = [*listed(table, "num_records", "size_bytes")]
-    epoch = epoch_of(table)
     return TableStatus(
         name=name,
-        epoch=epoch,
-        position=position_of(table, epoch),
+        epoch=epoch_of(table),
+        position=position_of(table),
         rows=sum(_rows_in(path, name) if rows is None else rows for name, rows, _ in files),
         version=table.version(),
         files=len(files),
@@ -284,9 +276,7 @@ def made_from(path: Location) -> Origin | None:
         return None
     if not (epoch := epoch_of(table)):
         raise another_log(path, epoch, "")
-    return Origin(
-        epoch, position_of(table, epoch), reading_of(table, epoch), has_changed_logs(table)
-    )
+    return Origin(epoch, position_of(table), reading_of(table), has_changed_logs(table))
 
 
 def is_table(directory: Location) -> bool:

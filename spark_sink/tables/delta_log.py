@@ -42,6 +42,8 @@ EXCLUDED_PROPERTY: Final = "recon.excluded"
 DAGS: Final = "dags"
 #: What follows in the name of the transaction that counts how often rows were forgotten.
 FORGOT: Final = "/forgot"
+#: Properties of every table.
+PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
 #: The directory of the log.
 LOG: Final = "_delta_log"
 #: The directory of the change data feed.
@@ -77,7 +79,7 @@ def identity_of(table: DeltaTable) -> str:
 
 def times_forgot(table: DeltaTable) -> int:
     """Return how often rows of a table were forgotten."""
-    return table.transaction_version(app_id(epoch_of(table)) + FORGOT) or 0
+    return version_of(table, FORGOT) or 0
 
 
 def epoch_of(table: DeltaTable) -> str:
@@ -85,9 +87,14 @@ def epoch_of(table: DeltaTable) -> str:
     return table.metadata().configuration.get(EPOCH_PROPERTY) or ""
 
 
-def position_of(table: DeltaTable, epoch: str) -> int:
+def position_of(table: DeltaTable) -> int:
     """Return the feed position of a table."""
-    return table.transaction_version(app_id(epoch)) or 0
+    return version_of(table, "") or 0
+
+
+def version_of(table: DeltaTable, suffix: str) -> int | None:
+    """Return the version of a table's application transaction with this end of its name."""
+    return table.transaction_version(app_id(epoch_of(table)) + suffix)
 
 
 def excludes_dags(table: DeltaTable) -> bool:
@@ -100,12 +107,12 @@ def has_changed_logs(table: DeltaTable) -> bool:
     return READING_PROPERTY in table.metadata().configuration
 
 
-def reading_of(table: DeltaTable, epoch: str) -> Reading:
-    """Return how far a table, made from the log `epoch`, has got in the log that is read now."""
+def reading_of(table: DeltaTable) -> Reading:
+    """Return how far a table has got in the log that is read now."""
     read = table.metadata().configuration.get(READING_PROPERTY)
     if not read:
-        return Reading(epoch, position_of(table, epoch))
-    return Reading(read, table.transaction_version(app_id(epoch) + read_suffix(read)) or 0)
+        return Reading(epoch_of(table), position_of(table))
+    return Reading(read, version_of(table, read_suffix(read)) or 0)
 
 
 def rules_of(table: DeltaTable) -> int | None:
@@ -147,11 +154,7 @@ def names_of(table: DeltaTable) -> list[str]:
 
 
 def read_commit(location: Location, version: int) -> list[dict[str, Any]]:
-    """Return the entries of a commit in the log.
-
-    Raises:
-        FileNotFoundError: the log does not reach back to it.
-    """
+    """Return the entries of a commit; raise FileNotFoundError if the log begins later."""
     with file_system(location).open_input_stream(f"{LOG}/{version:020}.json") as stream:
         return [json.loads(line) for line in stream.read().splitlines()]
 
@@ -159,24 +162,11 @@ def read_commit(location: Location, version: int) -> list[dict[str, Any]]:
 def put_commit(
     path: Location, version: int, transactions: Iterable[Transaction], actions: Iterable[Action]
 ) -> None:
-    """Commit a version of a table.
-
-    Args:
-        path: of the table.
-        version: that is made.
-        transactions: with the table's position.
-        actions: on files.
-
-    Raises:
-        FileExistsError: the version exists.
-    """
+    """Commit a version of a table; raise FileExistsError if it exists."""
     info = {"timestamp": now(), "operation": "MERGE", "operationParameters": {}}
     entries: list[Mapping[str, object]] = [
         {"commitInfo": {**info, "txnId": str(uuid.uuid4())}},  # no two commits have the same bytes
-        *(
-            {"txn": {"appId": transaction.app_id, "version": transaction.version}}
-            for transaction in transactions
-        ),
+        *({"txn": {"appId": done.app_id, "version": done.version}} for done in transactions),
         *actions,
     ]
     data = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
@@ -191,14 +181,8 @@ def added(file: DataFile, *, is_new: bool = True) -> AddAction:
         "maxValues": {file.order: file.last},
         "nullCount": {file.order: 0},
     }
-    return AddAction(
-        file.path,
-        file.size,
-        {PARTITION_COLUMN: str(file.partition)},
-        now(),
-        is_new,
-        json.dumps(stats),
-    )
+    values: dict[str, str | None] = {PARTITION_COLUMN: str(file.partition)}
+    return AddAction(file.path, file.size, values, now(), is_new, json.dumps(stats))
 
 
 def removed(file: DataFile, *, is_change: bool = True) -> RemoveAction:
@@ -207,24 +191,33 @@ def removed(file: DataFile, *, is_change: bool = True) -> RemoveAction:
     return RemoveAction(file.path, is_change, now(), file.size, values)
 
 
+def properties_of(spec: TableSpec, epoch: str, *, exclude_dags: bool) -> dict[str, str]:
+    """Return the properties of a new table of the log `epoch`."""
+    return {
+        EPOCH_PROPERTY: epoch,
+        **({} if spec.rules is None else {RULES_PROPERTY: str(spec.rules)}),
+        **({EXCLUDED_PROPERTY: DAGS} if exclude_dags else {}),
+        **({} if spec.model is None else {MODEL_PROPERTY: spec.model}),
+        **PROPERTIES,
+    }
+
+
 def now() -> int:
     """Return the time in milliseconds, as the log has it."""
     return round(time.time() * 1000)
 
 
-def query(tables: dict[str, DeltaTable], sql: str) -> pa.Table:
-    """Return the answer of delta-rs's DataFusion to a SELECT, with plain text and binary columns.
+def query(table: DeltaTable, sql: str) -> pa.Table:
+    """Return the answer of delta-rs's DataFusion to a SELECT from the table `t`.
 
-    Not `DeltaTable.to_pyarrow_table`: a process that used it was seen to abort when it ended.
+    It has plain text and binary columns. Not `DeltaTable.to_pyarrow_table`: a process that used it
+    was seen to abort when it ended.
 
     Raises:
         TablesError: a file of a table is missing or damaged.
     """
-    builder = QueryBuilder()
-    for name, table in tables.items():
-        builder.register(name, table)
     try:
-        answer = pa.table(builder.execute(sql).read_all())
+        answer = pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
     except Exception as error:  # the reader of the answer raises no class of its own
         raise cannot_read(error) from error
     return answer.cast(pa.schema([_plain(field) for field in answer.schema]))

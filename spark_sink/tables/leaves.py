@@ -30,20 +30,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from spark_sink.errors import cannot_read
 from spark_sink.schema import PARTITION_COLUMN, partition_of
 from spark_sink.tables.delta_log import CHANGE_DATA, CHANGE_TYPE, PARTITION, Action, listed, now
 from spark_sink.tables.location import (
-    FAULTS,
     Location,
     concurrently,
     file_system,
     put_object,
     read_object,
-    read_object_end,
 )
 from spark_sink.tables.staging import (
     ROW_GROUP,
+    as_read_errors,
     by_partition,
     conforming,
     folder_of,
@@ -116,19 +114,10 @@ class Leaves:
         self._spans: dict[str, tuple[bytes, bytes]] = {}
 
     def upsert(self, table: DeltaTable, rows: pa.Table) -> list[Action] | None:
-        """Write files in which rows are inserted or updated; return the actions to commit.
+        """Write files in which rows, of different keys, are inserted or updated.
 
-        Rows that stay what they were are not written.
-
-        Args:
-            table: as it is now.
-            rows: with different keys.
-
-        Returns:
-            None: too much would have to be rewritten at once.
-
-        Raises:
-            TablesError: a file is missing or damaged.
+        Rows that stay what they were are not written. Returns the actions to commit; None if too
+        much would have to be rewritten at once.
         """
         files = self._files(table, set(rows[PARTITION_COLUMN].to_pylist()))
         units = [*self._assigned(files, rows)]
@@ -159,14 +148,12 @@ class Leaves:
     def _span(self, file: tuple[str, int]) -> tuple[str, tuple[bytes, bytes]]:
         """Return the name of a file, of a name and a size, and its first and last stream."""
         path, size = file
-        try:
+        with as_read_errors():
             if path.endswith(_SUFFIX):
-                end = read_object_end(self._path, path, size, _FOOTER_BYTES)
+                end = read_object(self._path, path, max(0, size - _FOOTER_BYTES), size)
                 metadata = pq.read_metadata(pa.BufferReader(end))
             else:
                 metadata = pq.read_metadata(path, filesystem=file_system(self._path))
-        except FAULTS as error:
-            raise cannot_read(error) from error
         column = metadata.schema.names.index(_KEY)
         groups = map(metadata.row_group, range(metadata.num_row_groups))
         spans = [group.column(column).statistics for group in groups]
@@ -226,10 +213,8 @@ class Leaves:
 
     def _read(self, leaf: _Leaf) -> pa.Table:
         if leaf.path.endswith(_SUFFIX):
-            try:
+            with as_read_errors():
                 return rows_in(read_object(self._path, leaf.path), self._schema)
-            except FAULTS as error:
-                raise cannot_read(error) from error
         # Of others, nobody knows what they take in memory.
         rows = read_file_upto(self._path, leaf.path, 0, self._schema, _MOST_ROW_BYTES)
         if rows is None:

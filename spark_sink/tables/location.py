@@ -20,6 +20,8 @@ delta-rs takes credentials and settings from `options` and from the environment,
 each provider have them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, AWS_PROFILE, ...). Options may be
 secrets: they are never part of a message or of `repr`.
 
+Functions that open tables raise `TablesError` if there can be none, or the store does not answer.
+
 Left to delta-rs alone (`has_objects`) are stores of S3's protocol that it was told to commit to in
 another way, because they lack conditional requests, and credentials in a profile of Amazon's tools,
 which obstore does not read.
@@ -218,20 +220,12 @@ def has_literal_path(location: Location) -> bool:
 
 
 def is_delta(location: Location) -> bool:
-    """Return whether there is a Delta table at a location.
-
-    Raises:
-        TablesError: there can be none.
-    """
+    """Return whether there is a Delta table at a location."""
     return DeltaTable.is_deltatable(delta_uri(location), storage_options(location))
 
 
 def find_delta_table(location: Location) -> DeltaTable | None:
-    """Open the Delta table at a location; None if there is none.
-
-    Raises:
-        TablesError: it cannot be opened.
-    """
+    """Open the Delta table at a location; None if there is none."""
     try:
         return open_delta_table(location) if is_delta(location) else None
     except FAULTS as error:
@@ -239,14 +233,9 @@ def find_delta_table(location: Location) -> DeltaTable | None:
 
 
 def open_delta_table(location: Location, version: int | None = None) -> DeltaTable:
-    """Open the Delta table at a location; by default, its latest version.
-
-    Raises:
-        TablesError: there can be none.
-    """
-    return DeltaTable(
-        delta_uri(location), version=version, storage_options=storage_options(location)
-    )
+    """Open the Delta table at a location; by default, its latest version."""
+    options = storage_options(location)
+    return DeltaTable(delta_uri(location), version=version, storage_options=options)
 
 
 def move_file(name: str, origin: Location, target: Location) -> None:
@@ -284,35 +273,20 @@ def concurrently(
         return list(pool.map(function, items))
 
 
-def read_object(location: Location, name: str) -> pa.Buffer:
-    """Return the bytes of a file, by its name below a location.
+def read_object(location: Location, name: str, start: int = 0, end: int | None = None) -> pa.Buffer:
+    """Return bytes of a file, by its name below a location; raise OSError if that fails.
 
-    This and the next three are for a location that `has_objects`.
-
-    Raises:
-        OSError: it is missing, or cannot be read.
+    This and the next two are for a location that `has_objects`.
     """
+    store = _objects(absolute(location))
     with _faults():
-        return pa.py_buffer(obstore.get(_objects(absolute(location)), name).bytes())
-
-
-def read_object_end(location: Location, name: str, size: int, most: int) -> pa.Buffer:
-    """Return the last bytes of a file of `size` bytes, `most` at most.
-
-    Raises:
-        OSError: it is missing, or cannot be read.
-    """
-    store, start = _objects(absolute(location)), max(0, size - most)
-    with _faults():
-        return pa.py_buffer(obstore.get_range(store, name, start=start, end=size))
+        if end is None:
+            return pa.py_buffer(obstore.get(store, name).bytes())
+        return pa.py_buffer(obstore.get_range(store, name, start=start, end=end))
 
 
 def put_object(location: Location, name: str, data: bytes) -> None:
-    """Write a file, whole or not at all.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a file, whole or not at all; raise OSError if that fails."""
     with _faults():
         obstore.put(_objects(absolute(location)), name, data)
 
@@ -379,10 +353,7 @@ def _objects(location: Location) -> ObjectStore:
         location.url,
         config=config,
         client_options=client,
-        retry_config={
-            "max_retries": _RETRIES,
-            "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
-        },
+        retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_SECONDS)},
     )
 
 

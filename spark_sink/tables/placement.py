@@ -9,7 +9,8 @@ Events of DAGs (docs/dag.md), if the tables are without them, and of streams tha
 their rows, so that the positions have no gaps, but `car` is empty. A stream whose init event has no
 bytes has no rows in the other tables. Which streams are DAGs depends only on their init events, so
 that a batch that is repeated gives the same rows. Those that are forgotten are on a list beside the
-tables, so that whatever comes of them later has no bytes, either.
+tables, so that whatever comes of them later has no bytes, either. `TablesError` is raised if the
+list cannot be read or written.
 """
 
 from dataclasses import dataclass
@@ -122,11 +123,7 @@ class LeaveOut:
 
 
 def forgotten_streams(directory: Location) -> frozenset[bytes]:
-    """Return the streams that are left out of the tables in a directory for good.
-
-    Raises:
-        TablesError: the list cannot be read.
-    """
+    """Return the streams that are left out of the tables in a directory for good."""
     try:
         with file_system(directory).open_input_stream(_FORGOTTEN) as stream:
             return frozenset(map(bytes.fromhex, stream.read().decode().split()))
@@ -137,11 +134,7 @@ def forgotten_streams(directory: Location) -> frozenset[bytes]:
 
 
 def leave_out_for_good(directory: Location, streams: frozenset[bytes]) -> None:
-    """Put streams on the list.
-
-    Raises:
-        TablesError: it cannot be written.
-    """
+    """Put streams on the list of those that are left out."""
     files, draft = file_system(directory), f"{_FORGOTTEN}.draft"
     lines = (f"{cid.hex()}\n" for cid in sorted(streams | forgotten_streams(directory)))
     try:

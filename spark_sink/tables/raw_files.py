@@ -20,10 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from recon_node.base.latest import Remembered
-from spark_sink.errors import cannot_read
 from spark_sink.schema import DERIVATION_COLUMNS, RAW_EVENTS, partition_of
-from spark_sink.tables.location import FAULTS, Location, file_system
-from spark_sink.tables.staging import DataFile, read_small_file
+from spark_sink.tables.location import Location, file_system
+from spark_sink.tables.staging import DataFile, as_read_errors, rows_in
 
 Item = TypeVar("Item")
 
@@ -44,7 +43,7 @@ _SLICE_BYTES: Final = 64 * 1024 * 1024
 class RawFiles:
     """All files of `raw_events` at `location`. Can be sent to a worker.
 
-    Its methods raise TablesError if a file is missing or damaged.
+    Its methods raise `TablesError` if a file is missing or damaged.
     """
 
     files: tuple[DataFile, ...]
@@ -84,17 +83,14 @@ class RawFiles:
             small += (file for file in files if file.size <= _SMALL_BYTES)
             large = [file for file in files if file.size > _SMALL_BYTES]
             parts += [self._select(large, columns, until & _one_of(cids))] if large else []
-        wanted = pa.array(streams, pa.binary())
-        parts += _small_files.select(self.location, small, wanted, upto)
+        if small:
+            rows = pa.concat_tables([_read_small(file) for file in small]).combine_chunks()
+            theirs = pc.is_in(rows["stream_cid"], value_set=pa.array(streams, pa.binary()))
+            parts.append(rows.filter(pc.and_(theirs, pc.less_equal(rows["position"], upto))))
         return pa.concat_tables(parts)
 
     def later_events_of(self, after: Mapping[bytes, int], upto: int) -> pa.Table:
-        """Return the events of each stream after a position of its own.
-
-        Args:
-            after: the positions, by stream CID.
-            upto: the position of the last event.
-        """
+        """Return the events of each stream after a position of its own, by stream CID."""
         columns = list(DERIVATION_COLUMNS)
         parts = [RAW_EVENTS.empty_table().select(columns)]
         for partition, streams in _by_partition(after).items():
@@ -120,7 +116,7 @@ class RawFiles:
         ]
 
     def _select(self, files: list[DataFile], columns: list[str], where: Any) -> pa.Table:
-        try:
+        with as_read_errors():
             dataset = ds.FileSystemDataset.from_paths(
                 [file.path for file in files],
                 schema=RAW_EVENTS,
@@ -128,43 +124,26 @@ class RawFiles:
                 filesystem=file_system(self.location),
             )
             return dataset.to_table(columns=columns, filter=where)
-        except FAULTS as error:
-            raise cannot_read(error) from error
 
 
-class _SmallFiles:
-    """The files of a few rows that this process has read; of too many, those read last.
-
-    Every batch adds some, and they stay until they are merged. To read them again for each batch
-    would be most of what reading takes. Files never change.
-    """
-
-    def __init__(self) -> None:
-        self._files = Remembered[tuple[Location, str], pa.Table](
-            _CACHE_BYTES, weigh=attrgetter("nbytes")
-        )
-
-    def select(
-        self, location: Location, files: Iterable[DataFile], streams: pa.Array, upto: int
-    ) -> list[pa.Table]:
-        """Return rows of streams up to a position, in no order, in at most one table."""
-        tables = [self._read(location, file) for file in files]
-        if not tables:
-            return []
-        rows = pa.concat_tables(tables).combine_chunks()
-        of_them = pc.is_in(rows["stream_cid"], value_set=streams)
-        return [rows.filter(pc.and_(of_them, pc.less_equal(rows["position"], upto)))]
-
-    def _read(self, location: Location, file: DataFile) -> pa.Table:
-        known = self._files.get((location, file.path), None)
-        if known is None:
-            schema = pa.schema(map(RAW_EVENTS.field, DERIVATION_COLUMNS))
-            known = read_small_file(location, file.path, schema)
-        self._files.put((location, file.path), known)
-        return known
+# The files of a few rows that this process has read; of too many, those read last. Every batch adds
+# some, and they stay until they are merged. To read them again for each batch would be most of what
+# reading takes. Files never change.
+_small_files: Final = Remembered[tuple[Location, str], pa.Table](
+    _CACHE_BYTES, weigh=attrgetter("nbytes")
+)
 
 
-_small_files: Final = _SmallFiles()
+def _read_small(file: DataFile) -> pa.Table:
+    place = file.location, file.path
+    known = _small_files.get(place, None)
+    if known is None:
+        schema = pa.schema(map(RAW_EVENTS.field, DERIVATION_COLUMNS))
+        # At once, without what makes large files faster.
+        with as_read_errors(), file_system(file.location).open_input_stream(file.path) as stream:
+            known = rows_in(stream.read_buffer(), schema)
+    _small_files.put(place, known)
+    return known
 
 
 def _later(cid: bytes, after: int) -> pc.Expression:
@@ -204,13 +183,8 @@ def ordered_slices(table: pa.Table, names: Sequence[str], most_rows: int) -> Ite
     Bytes and text become Arrow's large types, which makes no difference in Python.
     """
     order = pc.sort_indices(table.select(names), [(name, "ascending") for name in names])
-    whole = _with_large_columns(table).combine_chunks()
+    fields = [field.with_type(_LARGE.get(field.type, field.type)) for field in table.schema]
+    whole = table.cast(pa.schema(fields)).combine_chunks()  # the cast copies only lengths
     rows = max(1, min(most_rows, _SLICE_BYTES * len(order) // max(1, whole.nbytes)))
     for start in range(0, len(order), rows):
         yield whole.take(order.slice(start, rows))
-
-
-def _with_large_columns(table: pa.Table) -> pa.Table:
-    """Convert bytes and text to the large types, which copies only their lengths."""
-    fields = [field.with_type(_LARGE.get(field.type, field.type)) for field in table.schema]
-    return table.cast(pa.schema(fields))

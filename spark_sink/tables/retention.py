@@ -49,7 +49,7 @@ from spark_sink.tables.delta_log import (
     removed,
 )
 from spark_sink.tables.location import Location, concurrently, file_system, files_below
-from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, read_file_upto
+from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, in_chunks, read_file_upto
 
 #: For files that delta-rs writes; by default it does not compress.
 WRITER: Final = WriterProperties(compression="SNAPPY", max_row_group_size=ROW_GROUP)
@@ -115,10 +115,7 @@ class Retention(NamedTuple):
 class Tidying:
     """Deletes the files that only older versions of a table need, and says when to merge others.
 
-    Args:
-        name: of the table.
-        path: where it is.
-        table: as it is now; it is read again after each commit.
+    The owner reads `table` again after each commit.
     """
 
     def __init__(self, name: str, path: Location, table: DeltaTable) -> None:
@@ -148,9 +145,7 @@ class Tidying:
     def tidy(self, merge: Callable[[], None] | None, *, idle: bool) -> bool:
         """Tidy if it is time for that, and return whether it was: see `SinkTable.tidy`.
 
-        Args:
-            merge: merges small files; None: they are not merged.
-            idle: whether there is time for the many files of large batches.
+        `merge` merges small files; None: they are not merged.
         """
         self._trim()
         many = idle and len(self._table.file_uris()) - self._count >= _MAX_NEW_FILES
@@ -194,10 +189,7 @@ def merge_small_files(table: DeltaTable, stager: Stager, most: float = math.inf)
     Only files of similar size are merged, so that a row is rewritten once per doubling of the table
     instead of every time. Partitions grow alike: all of them would have to be merged at once.
 
-    Args:
-        table: whose files are merged.
-        stager: writes files of the table.
-        most: bytes after which the rest, the larger files, is left to the next time.
+    After `most` bytes, the rest, the larger files, is left to the next time.
     """
     files: dict[int, list[DataFile]] = defaultdict(list)
     for file in data_files(table, stager.spec, stager.location):
@@ -232,47 +224,26 @@ def _groups_of_like_size(files: list[DataFile]) -> Iterator[list[DataFile]]:
         yield group
 
 
-def _merge(stager: Stager, old: list[DataFile]) -> Iterator[AddAction | RemoveAction]:
-    for files, rows in _fitting_in_memory(stager, old):
-        if len(files) > 1:
-            for new in stager.stage(pa.concat_tables(rows)).files:
+def _merge(stager: Stager, files: list[DataFile]) -> Iterator[AddAction | RemoveAction]:
+    """Merge files, as many as fit in memory at a time."""
+    schema = stager.spec.schema
+    read = (
+        (file, read_file_upto(file.location, file.path, file.partition, schema, _MAX_ROW_BYTES))
+        for file in files
+    )
+    # A small file with repetitive rows may be too large on its own.
+    fitting = ((file, rows) for file, rows in read if rows is not None)
+    for chunk in in_chunks(fitting, lambda part: int(part[1].nbytes), _MAX_ROW_BYTES):
+        if len(chunk) > 1:
+            for new in stager.stage(pa.concat_tables([rows for _, rows in chunk])).files:
                 yield added(new, is_new=False)
-            for file in files:
-                yield removed(file, is_change=False)
-
-
-def _fitting_in_memory(
-    stager: Stager, files: list[DataFile]
-) -> Iterator[tuple[list[DataFile], list[pa.Table]]]:
-    """Yield files and their rows as far as they fit in memory.
-
-    A small file with repetitive rows may be too large on its own; it is skipped.
-    """
-    chunk: list[DataFile] = []
-    kept: list[pa.Table] = []
-    size = 0
-    for file in files:
-        rows = read_file_upto(
-            stager.location, file.path, file.partition, stager.spec.schema, _MAX_ROW_BYTES
-        )
-        if rows is None:
-            continue
-        if size + rows.nbytes > _MAX_ROW_BYTES:
-            yield chunk, kept
-            chunk, kept, size = [], [], 0
-        chunk.append(file)
-        kept.append(rows)
-        size += rows.nbytes
-    yield chunk, kept
+            for old, _ in chunk:
+                yield removed(old, is_change=False)
 
 
 def optimize(table: DeltaTable) -> int:
     """Sort the table's partitions by stream, into few files; return the number of files."""
-    table.optimize.z_order(
-        ["stream_cid"],
-        target_size=_TARGET_BYTES,
-        writer_properties=WRITER,
-    )
+    table.optimize.z_order(["stream_cid"], target_size=_TARGET_BYTES, writer_properties=WRITER)
     return len(table.file_uris())
 
 
@@ -283,10 +254,7 @@ def vacuum(
 
     `hours` None: as the table's property says. Nothing else may be writing a table on a disk. In a
     store, where no lock ensures that, uncommitted files are kept for an hour at least, because they
-    may be about to be committed.
-
-    Returns:
-        The names of the files.
+    may be about to be committed. Returns the names of the files.
     """
     keep = retention_of(table) if hours is None else timedelta(hours=hours)
     changes = keep if hours is not None else max(keep, retention_of(table, _CHANGES))
@@ -311,11 +279,7 @@ def _old_changes(location: Location, keep: timedelta, *, dry_run: bool) -> list[
 
 
 def retention_of(table: DeltaTable, name: str = _RETENTION) -> timedelta:
-    """Return how long older versions stay readable, or what another property says.
-
-    Raises:
-        TablesError: the property has an unknown format.
-    """
+    """Return how long older versions stay readable, or what another property says."""
     default = "interval 7 days" if name == _RETENTION else "interval 0 seconds"
     text = table.metadata().configuration.get(name, default)
     words = text.lower().split()
@@ -347,12 +311,8 @@ class _Leftover:
 class Leftovers:
     """The files of a table that its latest version does not need.
 
-    Args:
-        location: of the table.
-        table: as it is now. What was left behind before counts as left behind now.
-        clock: returns the time in seconds.
-        with_changes: whether the files of the change data feed are among them, and the log, which
-            names them.
+    What was left behind before it was made counts as left behind then. With `with_changes`, the
+    files of the change data feed are among them, and the log, which names them.
     """
 
     def __init__(
@@ -363,40 +323,36 @@ class Leftovers:
         *,
         with_changes: bool = True,
     ) -> None:
-        self._kinds = ("remove", "cdc") if with_changes else ("remove",)
-        self._with_log = with_changes
+        self._with_changes = with_changes
         self._checkpoint = 0
         self._location = location
         self._clock = clock
         self._grace = _GRACE if isinstance(location, Path) else _STORE_GRACE
         self._seen = table.version()
         self._files: deque[_Leftover] = deque()
+        self.size = 0
         if isinstance(location, Path):  # in an object store, others may be about to commit theirs
-            live, now = set(names_of(table)), clock()
+            live = set(names_of(table))
             for file in files_below(location):
                 if file.path in live or _is_own(file.path):
                     continue
                 if with_changes or not file.path.startswith(CHANGE_DATA):
-                    self._files.append(_Leftover(file.path, file.size, self._seen, now))
-        self.size = sum(file.size for file in self._files)
+                    self._add(file.path, file.size, self._seen)
         self._follow_log()
 
     def follow(self, version: int) -> None:
         """Take in what the commits up to a version have left behind."""
         new = range(self._seen + 1, version + 1)
-        now = self._clock()
-        for commit_version, commit in zip(
-            new, concurrently(self._location, self._read, new), strict=True
-        ):
+        commits = concurrently(self._location, self._read, new)
+        for commit_version, commit in zip(new, commits, strict=True):
             for name, size in commit.items():
-                self._files.append(_Leftover(name, size, commit_version, now))
-                self.size += size
+                self._add(name, size, commit_version)
         self._seen = version
         self._follow_log()
 
     def _follow_log(self) -> None:
         """Take in the entries of the log, and older checkpoints, that a checkpoint has replaced."""
-        if not self._with_log:
+        if not self._with_changes:
             return
         files = file_system(self._location)
         try:
@@ -406,13 +362,15 @@ class Leftovers:
             return  # there is none yet, or another process is writing it
         if checkpoint <= self._checkpoint:
             return
-        now = self._clock()
         for file in files_below(self._location, LOG):
             entry = _ENTRY.fullmatch(file.path)
             if entry and self._checkpoint <= int(entry[1]) < checkpoint:
-                self._files.append(_Leftover(file.path, file.size, checkpoint, now))
-                self.size += file.size
+                self._add(file.path, file.size, checkpoint)
         self._checkpoint = checkpoint
+
+    def _add(self, name: str, size: int, version: int) -> None:
+        self._files.append(_Leftover(name, size, version, self._clock()))
+        self.size += size
 
     def trim(self, limit: float) -> int:
         """Delete the oldest until they take no more than `limit` bytes; return how many."""
@@ -434,8 +392,9 @@ class Leftovers:
         """Return what a commit left behind, with sizes; nothing if its file is gone."""
         left: dict[str, int] = {}
         with suppress(FileNotFoundError):
+            kinds = ("remove", "cdc") if self._with_changes else ("remove",)
             for entry in read_commit(self._location, version):
-                for action in (entry[kind] for kind in self._kinds if kind in entry):
+                for action in (entry[kind] for kind in kinds if kind in entry):
                     left[unquote(action["path"])] = action.get("size") or 0
         return left
 

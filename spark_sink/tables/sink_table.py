@@ -35,12 +35,9 @@ from spark_sink.errors import (
 )
 from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec, partition_of
 from spark_sink.tables.delta_log import (
-    DAGS,
-    EPOCH_PROPERTY,
-    EXCLUDED_PROPERTY,
     FORGOT,
     LOG,
-    MODEL_PROPERTY,
+    PROPERTIES,
     READING_PROPERTY,
     RULES_PROPERTY,
     Action,
@@ -53,6 +50,7 @@ from spark_sink.tables.delta_log import (
     excludes_dags,
     has_changed_logs,
     position_of,
+    properties_of,
     put_commit,
     query,
     read_suffix,
@@ -60,6 +58,7 @@ from spark_sink.tables.delta_log import (
     removed,
     rules_of,
     times_forgot,
+    version_of,
 )
 from spark_sink.tables.leaves import MOST_ROWS, Leaves
 from spark_sink.tables.location import (
@@ -80,8 +79,6 @@ from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.retention import WRITER, Retention, Tidying, merge_small_files, vacuum
 from spark_sink.tables.staging import DataFile, Staged, Stager, read_file
 
-# Properties of every table.
-_PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
 # Where staged files are. Delta ignores names that begin with an underscore.
 _STAGED_DIR: Final = "_staged"
 # What delta-rs says if another commit came first.
@@ -126,9 +123,9 @@ class SinkTable:
         self._epoch = epoch
         self._table = table = _open_table(spec, path, epoch, exclude_dags=exclude_dags)
         # As of our latest commit: to ask the log takes a request for each of its files.
-        self.position = position_of(table, epoch)
-        self.under_way = table.transaction_version(app_id(epoch) + _STEP) or 0
-        self._reading = reading_of(table, epoch) if has_changed_logs(table) else None
+        self.position = position_of(table)
+        self.under_way = version_of(table, _STEP) or 0
+        self._reading = reading_of(table) if has_changed_logs(table) else None
         self._leaves = self._new_leaves()
         self._tidying = Tidying(spec.name, path, table)
         if for_replacement:
@@ -184,16 +181,8 @@ class SinkTable:
     def append(self, rows: Staged, position: int, read_position: int = 0) -> Staged:
         """Append new rows in one commit, which brings the table to `position`.
 
-        Args:
-            rows: to append.
-            position: of the table.
-            read_position: in the log that the table is filled from, if it has changed logs.
-
-        Returns:
-            The rows in their place.
-
-        Raises:
-            TablesError: this process does not see a staged file.
+        `read_position` is in the log that the table is filled from, if it has changed logs. Returns
+        the rows in their place; raises `TablesError` if this process does not see a staged file.
         """
         files = _placed(self.path, rows.files)
         for table in rows.tables:
@@ -206,14 +195,14 @@ class SinkTable:
 
     def followed(self, table: str) -> int | None:
         """Return up to which version of another table, by its identity, this one follows it."""
-        return self._table.transaction_version(app_id(self._epoch) + _FOLLOW + table)
+        return version_of(self._table, _FOLLOW + table)
 
     def put(self, rows: pa.Table, position: int, following: tuple[str, int] | None = None) -> None:
         """Insert or update rows by key in one commit, which brings the table to `position`.
 
         `following` is the identity of another table, and the version up to which the rows are.
         """
-        with self._advancing_to(position, following=following) as properties:
+        with self._advancing_to(position, others=_follow(following)) as properties:
             if rows.num_rows:
                 self._upsert(rows, properties)
             else:
@@ -239,15 +228,13 @@ class SinkTable:
         self._leaves = self._new_leaves()
         stager = Stager(spec, self.path)
         files = [file for part in rows if part.num_rows for file in stager.stage(part).files]
-        with self._advancing_to(position, following=following) as properties:
+        with self._advancing_to(position, others=_follow(following)) as properties:
             self._write([added(file) for file in files], properties, mode="overwrite")
 
     def forget(self, streams: Collection[bytes], change: Callable[[pa.Table], pa.Table]) -> int:
-        """Rewrite the files that have rows of some streams; return how many rows those are.
+        """Rewrite the files that have rows of streams, by CID; return how many rows those are.
 
-        Args:
-            streams: by their CIDs.
-            change: returns the rows of a file without what is to be forgotten.
+        `change` returns the rows of a file without what is to be forgotten.
         """
         partitions = set(map(partition_of, streams))
         cids = pa.array(streams, pa.binary())
@@ -257,7 +244,7 @@ class SinkTable:
         for file in data_files(self._table, self.spec, self.path):
             if file.partition not in partitions:
                 continue
-            rows = read_file(self.path, file.path, file.partition, self.spec.schema)
+            rows = read_file(file, self.spec.schema)
             theirs = pc.sum(pc.is_in(rows["stream_cid"], cids)).as_py() or 0
             changed = change(rows) if theirs else rows
             if changed.equals(rows):
@@ -291,14 +278,13 @@ class SinkTable:
         Files are moved, so `other` is unusable afterwards. A crash before that changes nothing.
         """
         current = self._table.metadata().configuration
-        if missing := {n: v for n, v in _PROPERTIES.items() if current.get(n) != v}:
+        if missing := {n: v for n, v in PROPERTIES.items() if current.get(n) != v}:
             self._set_properties(missing)  # a table of an older version
         files = _placed(self.path, data_files(other._table, other.spec, other.path))
         with self._advancing_to(other.position) as properties:
             self._write([added(file) for file in files], properties, mode="overwrite")
         if rules_of(self._table) != self.spec.rules:  # only now are its rows by these rules
-            rules = {RULES_PROPERTY: str(self.spec.rules)}
-            self._set_properties(rules)
+            self._set_properties({RULES_PROPERTY: str(self.spec.rules)})
 
     def set_retention(self, retention: Retention) -> None:
         """Set how long older versions stay readable, and the change data feed."""
@@ -308,12 +294,8 @@ class SinkTable:
     def tidy(self, *, idle: bool, most: float = math.inf) -> bool:
         """Merge small files and vacuum, after some commits and after large batches.
 
-        Args:
-            idle: whether there is time for the many files of large batches.
-            most: see `merge_small_files`.
-
-        Returns:
-            Whether it was time for that.
+        `idle` says that there is time for the many files of large batches; `most` is as in
+        `merge_small_files`. Returns whether it was time for that.
         """
         # Leaves stay small and sorted without merging them.
         merge = None if self._leaves else partial(self._merge_small_files, most)
@@ -340,9 +322,7 @@ class SinkTable:
     ) -> list[bytes]:
         """Return a derived table's streams whose model's StreamID, as bytes, is one of these.
 
-        Args:
-            models: the StreamIDs.
-            errors: one of which an event of the stream was rejected for; none: all streams.
+        With `errors`, only those of which an event was rejected for one of them.
         """
         if not models:
             return []
@@ -354,7 +334,7 @@ class SinkTable:
 
     def select(self, columns: str, where: str) -> pa.Table:
         """Return columns of the rows that match a condition in SQL."""
-        return query({"t": self._table}, f"SELECT {columns} FROM t WHERE {where}")
+        return query(self._table, f"SELECT {columns} FROM t WHERE {where}")
 
     def _new_leaves(self) -> Leaves | None:
         if self.spec.rows_are_events or not has_objects(self.path):
@@ -368,7 +348,6 @@ class SinkTable:
         *,
         under_way: int | None = None,
         reading: Reading | None = None,
-        following: tuple[str, int] | None = None,
         others: Mapping[str, int] | None = None,
     ) -> Iterator[CommitProperties]:
         """Provide the properties of a commit that brings the table to a position.
@@ -381,7 +360,6 @@ class SinkTable:
             position: of the table.
             under_way: the goal of a `revise`; None: as it is.
             reading: of the log that the table is filled from; None: as it is.
-            following: the identity of another table, and the version up to which the rows are.
             others: versions of further transactions, by what follows in their names.
 
         Raises:
@@ -394,8 +372,6 @@ class SinkTable:
             named[_STEP] = under_way
         if reading is not None:
             named[read_suffix(reading.epoch)] = reading.position
-        if following is not None:
-            named[_FOLLOW + following[0]] = following[1]
         name = app_id(self._epoch)
         try:
             yield CommitProperties(
@@ -480,32 +456,20 @@ class SinkTable:
 
     def _check_alone(self) -> None:
         """Check that no one else has moved the table, after it was read again."""
-        if position_of(self._table, self._epoch) != self.position:
+        if position_of(self._table) != self.position:
             raise written_by_another(self.path)
 
 
-def _open_table(
-    spec: TableSpec, path: Location, epoch: str, *, exclude_dags: bool = False
-) -> DeltaTable:
-    """Open the table `spec` of the log `epoch`; create it if there is none.
-
-    A new table is noted to be without the events of DAGs if `exclude_dags`.
-
-    Raises:
-        FeedChangedError: it was made from another log.
-        TablesError: it is damaged, or was not made by spark-sink.
-    """
+def _open_table(spec: TableSpec, path: Location, epoch: str, *, exclude_dags: bool) -> DeltaTable:
+    """Open the table; create it if there is none."""
     try:
         if not is_delta(path):
-            rules = {} if spec.rules is None else {RULES_PROPERTY: str(spec.rules)}
-            excluded = {EXCLUDED_PROPERTY: DAGS} if exclude_dags else {}
-            model = {} if spec.model is None else {MODEL_PROPERTY: spec.model}
             return DeltaTable.create(
                 delta_uri(path),
                 schema=spec.schema,
                 partition_by=[PARTITION_COLUMN],
                 name=spec.name,
-                configuration={EPOCH_PROPERTY: epoch, **rules, **excluded, **model, **_PROPERTIES},
+                configuration=properties_of(spec, epoch, exclude_dags=exclude_dags),
                 raise_if_key_not_exists=False,
                 storage_options=storage_options(path),
             )
@@ -518,12 +482,13 @@ def _open_table(
     return table
 
 
-def _add_missing_columns(spec: TableSpec, table: DeltaTable, path: Location) -> None:
-    """Add columns that a table of an older version lacks.
+def _follow(following: tuple[str, int] | None) -> dict[str, int]:
+    """Return the transaction that says up to which version another table is followed."""
+    return {} if following is None else {_FOLLOW + following[0]: following[1]}
 
-    Raises:
-        TablesError: it has other columns, or its rows would not be correct.
-    """
+
+def _add_missing_columns(spec: TableSpec, table: DeltaTable, path: Location) -> None:
+    """Add columns that a table of an older version lacks, if its rows are correct then."""
     there = _columns(table)
     if there == _sorted(spec.schema):
         return
@@ -538,7 +503,7 @@ def _add_missing_columns(spec: TableSpec, table: DeltaTable, path: Location) -> 
 
 def _check_anchors(table: DeltaTable, path: Location) -> None:
     """Check that a table without the columns about anchors has no time events."""
-    anchors = query({"t": table}, "SELECT count(*) AS n FROM t WHERE event_type = 'time'")
+    anchors = query(table, "SELECT count(*) AS n FROM t WHERE event_type = 'time'")
     if count := anchors["n"].to_pylist()[0]:
         raise TablesError(
             f"the table {path} was written by an older version, without the anchor times "
@@ -556,11 +521,7 @@ def _sorted(fields: Iterable[pa.Field]) -> list[pa.Field]:
 
 
 def _placed(table: Location, files: Iterable[DataFile]) -> list[DataFile]:
-    """Move staged files to the table, as far as they are not there.
-
-    Raises:
-        TablesError: this process does not see a file.
-    """
+    """Move staged files to the table, as far as they are not there."""
     return concurrently(table, partial(_place, table), files)
 
 

@@ -8,10 +8,13 @@ task leaves behind are deleted when the next step or run begins; those that were
 deleted by vacuum. An object store cannot move files, only copy them, so there they are written to
 their place, where no reader of the table sees them before the commit; vacuum deletes leftovers. On
 a cluster, workers and driver must have the tables' directory at the same path, or reach the store.
+
+All functions raise `TablesError` if files cannot be written, or are missing or damaged.
 """
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
@@ -82,7 +85,7 @@ class Staged:
     def _tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
         yield from self.tables
         for file in sorted(self.files, key=attrgetter("partition")):
-            yield read_file(file.location, file.path, file.partition, schema)
+            yield read_file(file, schema)
 
 
 def in_chunks(
@@ -110,11 +113,7 @@ class Stager:
     location: Location
 
     def stage(self, rows: pa.Table) -> Staged:
-        """Write rows to one file per partition.
-
-        Raises:
-            TablesError: the files cannot be written.
-        """
+        """Write rows to one file per partition."""
         order = (PARTITION_COLUMN, "stream_cid", self.spec.order)
         ordered = rows.sort_by([(name, "ascending") for name in order])
         try:
@@ -156,11 +155,7 @@ class StagedFeed:
 def stage_feed(
     batches: Iterable[pa.RecordBatch], stager: Stager, placement: Placement
 ) -> Iterator[StagedFeed]:
-    """Write the rows of a part of the feed that have a place in the table.
-
-    Raises:
-        TablesError: the files cannot be written.
-    """
+    """Write the rows of a part of the feed that have a place in the table."""
     placed = (rows for rows in map(placement.place, batches) if rows.num_rows)
     for chunk in in_chunks(placed, attrgetter("nbytes"), MAX_STAGED_BYTES):
         part = feed_rows(pa.Table.from_batches(chunk))
@@ -187,64 +182,46 @@ def by_partition(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         start += count["counts"]
 
 
-def read_file(location: Location, path: str, partition: int, schema: pa.Schema) -> pa.Table:
-    """Read a file, adding the partition column, and nulls for columns that were added later.
-
-    Raises:
-        TablesError: it is missing or damaged.
-    """
-    try:
-        with pq.ParquetFile(path, filesystem=file_system(location)) as file:
-            return _whole(file.read(), partition, schema)
-    except FAULTS as error:
-        raise cannot_read(error) from error
+def read_file(file: DataFile, schema: pa.Schema) -> pa.Table:
+    """Read a file, adding the partition column, and nulls for columns that were added later."""
+    with (
+        as_read_errors(),
+        pq.ParquetFile(file.path, filesystem=file_system(file.location)) as parquet,
+    ):
+        return _whole(parquet.read(), file.partition, schema)
 
 
 def read_file_upto(
     location: Location, path: str, partition: int, schema: pa.Schema, most: int
 ) -> pa.Table | None:
-    """Read a file as `read_file` does; None if its rows take more than `most` bytes in memory.
-
-    Raises:
-        TablesError: as `read_file`.
-    """
+    """Read a file as `read_file` does; None if its rows take more than `most` bytes in memory."""
     parts = [schema.empty_table()]
     size = 0
-    try:
-        with pq.ParquetFile(path, filesystem=file_system(location), pre_buffer=False) as file:
-            groups = map(file.metadata.row_group, range(file.num_row_groups))
-            if sum(group.num_rows * group.total_byte_size for group in groups) <= most:
-                rows = file.read(use_threads=False)
-                return _whole(rows, partition, schema)  # even if each row has every value
-            for batch in file.iter_batches(ROW_GROUP):
-                size += batch.nbytes
-                if size > most:
-                    return None
-                parts.append(_whole(pa.Table.from_batches([batch]), partition, schema))
-    except FAULTS as error:
-        raise cannot_read(error) from error
+    files = file_system(location)
+    with as_read_errors(), pq.ParquetFile(path, filesystem=files, pre_buffer=False) as parquet:
+        groups = map(parquet.metadata.row_group, range(parquet.num_row_groups))
+        if sum(group.num_rows * group.total_byte_size for group in groups) <= most:
+            rows = parquet.read(use_threads=False)
+            return _whole(rows, partition, schema)  # even if each row has every value
+        for batch in parquet.iter_batches(ROW_GROUP):
+            size += batch.nbytes
+            if size > most:
+                return None
+            parts.append(_whole(pa.Table.from_batches([batch]), partition, schema))
     return pa.concat_tables(parts)
 
 
-def read_small_file(location: Location, path: str, schema: pa.Schema) -> pa.Table:
-    """Read columns of a file at once, without what makes large files faster.
-
-    Raises:
-        TablesError: as `read_file`.
-    """
+@contextmanager
+def as_read_errors() -> Iterator[None]:
+    """Raise TablesError if a file that the block reads is missing or damaged."""
     try:
-        with file_system(location).open_input_stream(path) as stream:
-            return rows_in(stream.read_buffer(), schema)
+        yield
     except FAULTS as error:
         raise cannot_read(error) from error
 
 
 def rows_in(whole: pa.Buffer, schema: pa.Schema) -> pa.Table:
-    """Return columns of the file that these bytes are.
-
-    Raises:
-        pyarrow.ArrowException: they are not a file.
-    """
+    """Return columns of the file that these bytes are."""
     with pq.ParquetFile(pa.BufferReader(whole), pre_buffer=False) as file:
         there = [name for name in schema.names if name in file.schema_arrow.names]
         return conforming(file.read(there, use_threads=False), schema)

@@ -83,11 +83,7 @@ def lock(directory: Location, *, make: bool = True) -> Iterator[None]:
 
 
 def check_checkpoint(checkpoint: Path, tables: Location) -> None:
-    """Check that a directory for Spark's checkpoint is not in that of a table.
-
-    Raises:
-        TablesError: files that are not a table's are deleted there.
-    """
+    """Check that Spark's checkpoint is not in a table, where files of others are deleted."""
     ours: set[Path] = set()
     if isinstance(tables, Path):
         ours = {tables.resolve() / name for name in (*TABLES, STAGING_DIR, SCRATCH_DIR)}
@@ -216,10 +212,7 @@ class Tables:
     def append(self, rows: pa.Table) -> int:
         """Append those rows of the feed that `raw_events` does not hold; return how many.
 
-        Positions are those of `raw_events`.
-
-        Raises:
-            TablesError: there is a gap between the table and the rows, or within the rows.
+        Positions are those of `raw_events`. Raises `TablesError` if there are gaps.
         """
         new = rows.filter(pc.field("position") > self.raw_position)
         new = pa.Table.from_batches(map(self.leave_out, new.to_batches()), new.schema)
@@ -233,12 +226,8 @@ class Tables:
     def append_staged(self, parts: Iterable[StagedFeed], placement: Placement | None = None) -> int:
         """Append staged rows, at positions that `raw_events` does not hold; return how many.
 
-        Args:
-            parts: the rows.
-            placement: how they got their positions; by default, as `following` says.
-
-        Raises:
-            TablesError: as `append`; or this process does not see a staged file.
+        `placement` says how they got their positions; by default, as `following` does. Raises
+        `TablesError` as `append`, and if this process does not see a staged file.
         """
         done = last = self.raw_position
         ordered = sorted(parts, key=attrgetter("first"))

@@ -21,7 +21,7 @@ from recon_node.ipld import CID, IpldError, car
 from spark_sink.errors import one_line, rebuild_command
 from spark_sink.schema import RAW, TABLES, UNPROCESSED, TableSpec
 from spark_sink.tables.catalog import TableStatus, are_without_dags, open_delta, path_of, spec_of
-from spark_sink.tables.delta_log import LOG, data_files, epoch_of, position_of
+from spark_sink.tables.delta_log import LOG, data_files, position_of
 from spark_sink.tables.location import FAULTS, Location, file_system, files_below
 from spark_sink.tables.placement import forgotten_streams
 from spark_sink.tables.staging import DataFile
@@ -130,7 +130,7 @@ def check_rows(directory: Location, on_progress: OnProgress) -> list[str]:
         for done, file in enumerate(files, 1):
             rows.read(file)
             on_progress(name, done, len(files))
-        position = position_of(table, epoch_of(table))
+        position = position_of(table)
         if name == RAW:
             streams, upto = rows.streams, position
             rows.check_positions(position)

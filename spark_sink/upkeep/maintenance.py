@@ -228,7 +228,7 @@ def streams_of(directory: Location, controllers: Collection[str]) -> set[bytes]:
     for name, table in open_delta(directory).items():
         if name in DERIVED and controllers:
             sql = f"SELECT DISTINCT stream_cid FROM t WHERE controller IN ({quoted})"
-            streams.update(query({"t": table}, sql)["stream_cid"].to_pylist())
+            streams.update(query(table, sql)["stream_cid"].to_pylist())
     return streams
 
 

@@ -102,9 +102,8 @@ def list_views(directory: Location) -> list[ViewStatus]:
 
 def _status(spec: TableSpec, table: DeltaTable) -> ViewStatus:
     counts = "count(*) AS rows, count(*) FILTER (WHERE array_length(misfits) > 0) AS misfits"
-    (row,) = query({"t": table}, f"SELECT {counts} FROM t").to_pylist()
-    position = position_of(table, epoch_of(table))
-    return ViewStatus(spec.name, str(spec.model), position, **row)
+    (row,) = query(table, f"SELECT {counts} FROM t").to_pylist()
+    return ViewStatus(spec.name, str(spec.model), position_of(table), **row)
 
 
 def _schema(definition: Mapping[str, Any]) -> pa.Schema:
@@ -116,7 +115,7 @@ def _definition(states: Changes, model: StreamId) -> dict[str, Any] | None:
     cid = bytes(model.cid)
     where = f"stream_cid_partition = {partition_of(cid)} AND stream_id = '{model}'"
     where += f" AND stream_type = {StreamType.MODEL.value}"
-    contents = query({"t": states.table}, f"SELECT data FROM t WHERE {where}")["data"].to_pylist()
+    contents = query(states.table, f"SELECT data FROM t WHERE {where}")["data"].to_pylist()
     content = _content(contents[0])[0] if contents else None
     return content if isinstance(content, dict) else None
 

@@ -44,7 +44,7 @@ def fill(directory: Location, rows: pa.Table, names: Iterable[str] = DERIVED) ->
 
 def in_table(directory: Location, name: str) -> list[dict[str, Any]]:
     """The rows of a table by another engine, in their order."""
-    table = query({"t": DeltaTable(str(directory / name))}, "SELECT * FROM t")
+    table = query(DeltaTable(str(directory / name)), "SELECT * FROM t")
     rows: list[dict[str, Any]] = table.sort_by(TABLES[name].order).to_pylist()
     return rows
 

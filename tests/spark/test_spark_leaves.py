@@ -15,7 +15,6 @@ from typing import Any
 import obstore
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
@@ -24,6 +23,7 @@ from obstore.exceptions import GenericError
 from spark_helpers import EPOCH, feed_rows
 from spark_leaf_child import SPEC, cid_of, put_and_die, put_often, row, table_of
 
+from recon_node.base.latest import Remembered
 from recon_node.ceramic import Event
 from spark_sink.errors import ConflictError, TablesError
 from spark_sink.query.dataset import dataset_of
@@ -46,7 +46,7 @@ KINDS = {"insert", "update_preimage", "update_postimage"}
 
 
 def rows_in(table: DeltaTable) -> dict[bytes, int]:
-    rows = query({"t": table}, "SELECT stream_cid, event_height FROM t").to_pylist()
+    rows = query(table, "SELECT stream_cid, event_height FROM t").to_pylist()
     assert len({row["stream_cid"] for row in rows}) == len(rows)
     return {row["stream_cid"]: row["event_height"] for row in rows}
 
@@ -332,20 +332,22 @@ def test_small_files_are_read_once_and_not_all_are_kept(
         tables.append(feed_rows(sample[:end]))
     raw = tables.raw.files_upto(200)
     streams = raw.streams_between(0, 200)
-    read: list[str] = []
+    read: list[pa.Table] = []
 
-    def reading(location: Path, path: str, schema: pa.Schema) -> pa.Table:
-        read.append(path)
-        return pq.read_table(location / path, columns=schema.names, partitioning=None)
+    def rows_in(whole: pa.Buffer, schema: pa.Schema) -> pa.Table:
+        read.append(real(whole, schema))
+        return read[-1]
 
-    monkeypatch.setattr(raw_files, "read_small_file", reading)
-    monkeypatch.setattr(raw_files, "_small_files", kept := raw_files._SmallFiles())
+    real = raw_files.rows_in
+    monkeypatch.setattr(raw_files, "rows_in", rows_in)
+    kept = Remembered[Any, pa.Table](1e9, weigh=lambda rows: int(rows.nbytes))
+    monkeypatch.setattr(raw_files, "_small_files", kept)
     first = raw.events_of(streams, 150)
     assert sorted(first["position"].to_pylist()) == list(range(1, 151))
-    assert sorted(read) == sorted(file.path for file in raw.files if file.first <= 150)
+    assert len(read) == len([file for file in raw.files if file.first <= 150])
     read.clear()
     assert raw.events_of(streams, 150).num_rows == 150
     assert not read
-    kept._files._limit = 5_000
+    monkeypatch.setattr(kept, "_limit", 5_000)
     assert raw.events_of(streams, 200).num_rows == 200
-    assert sum(rows.nbytes for _, rows in kept._files.items()) <= 5_000
+    assert sum(rows.nbytes for _, rows in kept.items()) <= 5_000
