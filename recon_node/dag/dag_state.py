@@ -140,7 +140,7 @@ _PARTS: Final = """
     SELECT cid FROM tops EXCEPT SELECT cid FROM covered
 """
 """What a join of some heads joins: the heads, joins among them (which continue several replicas)
-taken apart, without those that others build on."""
+taken apart, since they have no shards of their own, without those that others build on."""
 _ROOT: Final = "SELECT id FROM nodes WHERE (subject, cid) = (?1, ?1)"
 _CLAIMED: Final = "EXISTS (SELECT 1 FROM claims WHERE (subject, shard) = (:subject, shards.cid))"
 
@@ -186,7 +186,11 @@ def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
 
 
 def _join(connection: sqlite3.Connection, subject: bytes, heads: Sequence[CID]) -> Replica:
-    """Return the join of some heads, as `protocol.replica.join` does, without reading the log."""
+    """Return the replica that has all shards of some heads: one of them, or a join of several.
+
+    It has the same CID at every node, whatever the order and grouping in which the heads met. The
+    first that it joins, in the order of their base32 text, is its prior, the others are its forks.
+    """
     named = {"subject": subject} | {f"h{at}": head for at, head in enumerate(heads)}
     values = ", ".join(f"(:h{at})" for at in range(len(heads)))
     parts = connection.execute(_PARTS.format(heads=values), named)

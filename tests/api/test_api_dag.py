@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from api_samples import Api, admit, api_of, read
 from nacl.signing import SigningKey
+from support.dag_logs import join
 
 from recon_node.api.routes.products import dag
 from recon_node.dag.dag_events import DAG_MODEL, Identifier, replica_event, shard_event
@@ -17,7 +18,7 @@ from recon_node.dag.dag_service import open_dags
 from recon_node.dag.dag_source import open_source
 from recon_node.dag.protocol.dag_operations import Append, Join
 from recon_node.dag.protocol.publishing import make_publish
-from recon_node.dag.protocol.replica import Replica, decode_replica, join
+from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import appends, split, walk
 from recon_node.ipld import CID, DAG_CBOR, RAW, car, dag_cbor, multibase
 from recon_node.store import Store

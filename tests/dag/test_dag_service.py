@@ -16,6 +16,7 @@ from dag_samples import KEYS, NETWORK, NOW, Blocks, dags, event_with, make_dag
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
+from support.dag_logs import join
 from support.waiting import eventually
 from trio.testing import wait_all_tasks_blocked
 
@@ -37,7 +38,7 @@ from recon_node.dag.dag_state import MAX_HEADS, read_state
 from recon_node.dag.errors import IncompleteDagError
 from recon_node.dag.protocol.dag_operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish, statement_of
-from recon_node.dag.protocol.replica import Replica, join
+from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.protocol.shards import CAR, CarShard, appends, split, walk
 from recon_node.fairness.slots import ASKER
 from recon_node.feed_index import FeedIndex, FeedIndexError

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.dag_logs import history, join
 
 from recon_node.dag.protocol.dag_operations import Append, Join, Publish, ReplicaError
-from recon_node.dag.protocol.replica import Replica, decode_replica, history, join
+from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.ipld import CID, DAG_CBOR, RAW, dag_cbor
 
 # Facts about the DAG Replication & Publishing Protocol.

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
+from support.dag_logs import join
 
 from recon_node.dag.protocol.dag_operations import Append
-from recon_node.dag.protocol.replica import Replica, join, replica_picture
+from recon_node.dag.protocol.replica import Replica, replica_picture
 from recon_node.draw.layout import NodeShape, Picture, PictureNode, Tone, lay_out
 from recon_node.ipld import CID, RAW
 from recon_node.streams import EventShape

@@ -5,12 +5,6 @@ Source: "DAG Replication & Publishing Protocol", sections "Replica" and "DAG Sta
 Theory of operation. A replica is a DAG-CBOR block `{prior?, change}`: an operation on the state of
 the prior replica, named by its CID; a first replica has no `prior`. The state that a replica
 describes is the set of all shards that were appended in its history.
-
-`join` makes the same CID at every node, whatever the order and grouping in which the heads met:
-the prior of a join is the first of the joined heads in the order of their base32 text, and the
-others are its forks. Joins carry no shards of their own, so a join among the heads is replaced by
-what it joined, and a head that another head builds on is left out. The rest depends on the
-operations alone.
 """
 
 from __future__ import annotations
@@ -89,36 +83,6 @@ def decode_replica(block: bytes) -> Replica:
     return Replica(prior, decode_operation(fields["change"]))
 
 
-def join(heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> Replica:
-    """Return the replica that has all shards of `heads`: one of them, or a join of several.
-
-    The same heads give the same replica.
-
-    Raises:
-        ReplicaError: there are no heads, or a history is incomplete.
-    """
-    parted = _take_apart(heads, replicas)
-    covered = history((base for head in parted for base in replicas[head].bases), replicas)
-    first, *others = sorted(parted - covered, key=str)
-    return Replica(first, Join(tuple(others))) if others else _get(replicas, first)
-
-
-def history(heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> set[CID]:
-    """Return the CIDs of these replicas and of everything they continue.
-
-    Raises:
-        ReplicaError: the history is incomplete.
-    """
-    left = list(heads)
-    cids = set(left)
-    while left:
-        for base in _get(replicas, left.pop()).bases:
-            if base not in cids:
-                cids.add(base)
-                left.append(base)
-    return cids
-
-
 def replica_picture(title: str, heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> Picture:
     """Draw the history of some replicas, as far as it is in `replicas`."""
     tops = list(dict.fromkeys(heads))
@@ -135,33 +99,6 @@ def replica_picture(title: str, heads: Iterable[CID], replicas: Mapping[CID, Rep
     if lacking:
         summary += f", {len(lacking)} missing"
     return Picture(title, summary, (*map(missing_node, lacking), *nodes), (), "operations")
-
-
-def _take_apart(heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> set[CID]:
-    """Return the heads, with joins replaced by what they joined."""
-    left = list(heads)
-    if not left:
-        raise ReplicaError("nothing to join: a join needs at least one replica")
-    parted: set[CID] = set()
-    seen: set[CID] = set()
-    while left:
-        cid = left.pop()
-        if cid in seen:
-            continue
-        seen.add(cid)
-        replica = _get(replicas, cid)
-        if isinstance(replica.change, Join):
-            left.extend(replica.bases)
-        else:
-            parted.add(cid)
-    return parted
-
-
-def _get(replicas: Mapping[CID, Replica], cid: CID) -> Replica:
-    replica = replicas.get(cid)
-    if replica is None:
-        raise ReplicaError(f"the replica {cid} is missing: the history is incomplete")
-    return replica
 
 
 def _picture_node(cid: CID, replica: Replica, is_head: bool) -> PictureNode:
