@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Any, Self
@@ -39,15 +38,6 @@ class TestnetError(Exception):
     """A node of the testnet did not start or stop as it should."""
 
     __test__ = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """What a node logs when it is ready."""
-
-    api_url: str
-    peer_id: str
-    addresses: tuple[str, ...]
 
 
 class TestnetNode:
@@ -78,24 +68,13 @@ class TestnetNode:
         self._host = host
         self._prefix = list(prefix)
         self._process: Popen[bytes] | None = None
-        self._ready: _Ready | None = None
+        self.api_url = ""
+        """Base URL of its HTTP API; this and what follows once it is ready."""
+        self.peer_id = ""
+        self.addresses: tuple[str, ...] = ()
+        """The multiaddrs that it listens on, with /p2p/<peer id>."""
         self._log_offset = 0
         self._kept_ports: list[socket.socket] = []
-
-    @property
-    def api_url(self) -> str:
-        """Base URL of its HTTP API."""
-        return self._known.api_url
-
-    @property
-    def peer_id(self) -> str:
-        """Its libp2p peer id."""
-        return self._known.peer_id
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """The multiaddrs that it listens on, with /p2p/<peer id>."""
-        return self._known.addresses
 
     @property
     def pid(self) -> int | None:
@@ -106,12 +85,6 @@ class TestnetNode:
     def running(self) -> bool:
         """Whether its process is running."""
         return self._process is not None and self._process.poll() is None
-
-    @property
-    def _known(self) -> _Ready:
-        if self._ready is None:
-            raise TestnetError(f"{self.name} is not ready yet")
-        return self._ready
 
     def launch(self, flags: Sequence[str] = ()) -> None:
         """Start the process; `wait_until_ready` waits for it. Restarted, a node keeps its ports.
@@ -146,7 +119,8 @@ class TestnetNode:
             running = self.running
             line = self._ready_line()
             if line is not None:
-                self._ready = _Ready(line["api"], line["peer_id"], tuple(line["addresses"]))
+                self.api_url, self.peer_id = line["api"], line["peer_id"]
+                self.addresses = tuple(line["addresses"])
                 self.release_ports()
                 return
             if not running:
@@ -229,10 +203,10 @@ class TestnetNode:
         since both allow to share the address (SO_REUSEADDR).
         """
         self.release_ports()
-        if self._ready is None:
+        if not self.api_url:
             return
-        ports = [int(self._ready.api_url.rpartition(":")[2])]
-        ports += [int(address.split("/")[4]) for address in self._ready.addresses]
+        ports = [int(self.api_url.rpartition(":")[2])]
+        ports += [int(address.split("/")[4]) for address in self.addresses]
         for port in ports:
             kept = socket.socket()
             kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -241,10 +215,10 @@ class TestnetNode:
                 kept.bind(("127.0.0.1", port))
 
     def _port_flags(self) -> list[str]:
-        if self._ready is None:
+        if not self.api_url:
             return ["--listen", f"/ip4/{self._host}/tcp/0", "--api", "127.0.0.1:0"]
-        flags = ["--api", self._ready.api_url.removeprefix("http://")]
-        for address in self._ready.addresses:
+        flags = ["--api", self.api_url.removeprefix("http://")]
+        for address in self.addresses:
             flags += ["--listen", address.partition("/p2p/")[0]]
         return flags
 
