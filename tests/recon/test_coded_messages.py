@@ -23,8 +23,8 @@ from recon_node.recon.coded.messages import (
     LeftOut,
     Listed,
     Message,
-    MessageFlag,
     Say,
+    Verdict,
     decode_message,
     encode_message,
     weigh,
@@ -123,8 +123,8 @@ def messages(draw: st.DrawFn) -> Message:
     )
     verdicts = [
         message,
-        Message(verdict=MessageFlag.AGREED, left_out=draw(LEFT_OUT)),
-        Message(verdict=MessageFlag.REFUSED),
+        Message(verdict=Verdict.AGREED, left_out=draw(LEFT_OUT)),
+        Message(verdict=Verdict.REFUSED),
     ]
     return draw(st.sampled_from(verdicts))
 
@@ -171,8 +171,8 @@ def test_a_message_byte_by_byte() -> None:
             bytes((inside + 1, len(key) - inside - 1)) + key[inside + 1 :],
         )
     )
-    assert encode_message(Message(verdict=MessageFlag.AGREED)) == b"\x00\x04"
-    assert encode_message(Message(verdict=MessageFlag.REFUSED)) == b"\x00\x08"
+    assert encode_message(Message(verdict=Verdict.AGREED)) == b"\x00\x04"
+    assert encode_message(Message(verdict=Verdict.REFUSED)) == b"\x00\x08"
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from recon_node.recon.coded.messages import (
     Body,
     Gaps,
     Message,
-    MessageFlag,
     Say,
+    Verdict,
     decode_message,
     encode_message,
     fingerprint,
@@ -106,8 +106,8 @@ MISMATCHES = [said(END, Say.FINGERPRINT, number.to_bytes(16, "big")) for number 
     [
         ([Message(closing=DIGEST)], "what range"),
         ([OPENING, OPENING], "changed the range"),
-        ([Message(verdict=MessageFlag.AGREED)], "AGREED to nothing"),
-        ([OPENING, Message(verdict=MessageFlag.REFUSED)], "REFUSED to nothing"),
+        ([Message(verdict=Verdict.AGREED)], "AGREED to nothing"),
+        ([OPENING, Message(verdict=Verdict.REFUSED)], "REFUSED to nothing"),
         ([OPENING, agreed(b"\xff")], "gap ends outside"),
         ([OPENING, agreed(CUTS[9], goes_on=True), agreed(CUTS[5])], "gap ends outside"),
         ([Message(FEW, gaps_of((END, Say.KEYS, (KEYS[20],))))], "key outside the range"),
@@ -143,7 +143,7 @@ def test_a_closing_that_is_never_right_ends_the_session() -> None:
     while not session.side.done:
         answers += turn_of(session.receive(Message(closing=DIGEST)))
         assert len(answers) < 20
-    assert answers[-1].verdict is MessageFlag.AGREED
+    assert answers[-1].verdict is Verdict.AGREED
 
 
 def test_a_turn_that_swells_in_memory_is_refused_and_earlier_turns_do_not_count() -> None:

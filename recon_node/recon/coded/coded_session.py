@@ -100,7 +100,7 @@ from recon_node.recon.coded.messages import (
     LeftOut,
     Listed,
     Message,
-    MessageFlag,
+    Verdict,
     weight_of,
 )
 from recon_node.recon.coded.salted import Salted, salt_of
@@ -316,7 +316,7 @@ class CodedSession(TurnSession[Message]):
         key_range = self.side.key_range
         if key_range is None:
             self.side.finish()
-            return [Message(verdict=MessageFlag.REFUSED)]
+            return [Message(verdict=Verdict.REFUSED)]
         if turn[0].key_range not in (None, key_range):
             return [(yield from self._open(key_range))]  # trimmed
         if (agreed := (yield from self._end(key_range, turn[-1]))) is not None:
@@ -345,7 +345,7 @@ class CodedSession(TurnSession[Message]):
             if self._wrong <= _MAX_WRONG:
                 return None
         self.side.finish()
-        return Message(verdict=MessageFlag.AGREED, left_out=left_out)
+        return Message(verdict=Verdict.AGREED, left_out=left_out)
 
     def _digest(self, key_range: KeyRange) -> Steps[tuple[bytes, LeftOut | None]]:
         """Return the digest of our keys in the range, and what is left out of it, if anything."""
@@ -539,10 +539,10 @@ class PeerTurn:
         side = self._side
         if message.left_out is not None:
             side.left_out_by_peer = message.left_out.number
-        if message.verdict is MessageFlag.AGREED and (side.initiates or side.rounds > 1):
+        if message.verdict is Verdict.AGREED and (side.initiates or side.rounds > 1):
             side.finish()
             return []
-        if message.verdict is MessageFlag.REFUSED and side.initiates and side.rounds == 1:
+        if message.verdict is Verdict.REFUSED and side.initiates and side.rounds == 1:
             side.finish_refused()
             return []
         if message.verdict is not None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
@@ -114,21 +114,13 @@ class Gaps:
         return self.says.count(KEYS) + self.says.count(LACKING)
 
 
-class MessageFlag(IntFlag):
-    """What the second byte of a message tells of it."""
+class Verdict(IntEnum):
+    """What ends a session, as a flag of the second byte of a message."""
 
-    RANGE = 1
-    """The range that the session is about: in the first message, and where it is trimmed."""
-    CLOSING = 2
-    """A digest of the whole range."""
     AGREED = 4
     """The session is done; nothing follows."""
     REFUSED = 8
     """The sender has no interest in the range asked for; nothing follows."""
-    GOES_ON = 16
-    """The turn continues in another message, with gaps above those of this one."""
-    LEFT_OUT = 32
-    """With CLOSING or AGREED: keys that the receiver listed and the sender left out."""
 
 
 class LeftOut(NamedTuple):
@@ -170,8 +162,8 @@ class Message:
     gaps: Gaps = field(default_factory=Gaps)
     closing: bytes | None = None
     """The digest of the LtHash of the sender's keys in the whole range."""
-    verdict: MessageFlag | None = None
-    """AGREED or REFUSED, without gaps; or None."""
+    verdict: Verdict | None = None
+    """If there is one, there are no gaps."""
     goes_on: bool = False
     """Whether the turn continues in another message, whose first gap starts where this one ends."""
     left_out: LeftOut | None = None
@@ -268,15 +260,19 @@ class _Has:
     ALL: Final = COUNT | ESTIMATE | SYMBOLS | IDS | SALT
 
 
-class _FlagBits:
-    """The flags of the second byte as integers, likewise."""
+class _Flag:
+    """The flags of the second byte, likewise."""
 
-    RANGE: Final = MessageFlag.RANGE.value
-    CLOSING: Final = MessageFlag.CLOSING.value
-    GOES_ON: Final = MessageFlag.GOES_ON.value
-    LEFT_OUT: Final = MessageFlag.LEFT_OUT.value
-    VERDICTS: Final = (MessageFlag.AGREED | MessageFlag.REFUSED).value
-    ALL: Final = sum(MessageFlag)
+    RANGE: Final = 1
+    """The range that the session is about: in the first message, and where it is trimmed."""
+    CLOSING: Final = 2
+    """A digest of the whole range."""
+    VERDICTS: Final = Verdict.AGREED | Verdict.REFUSED
+    GOES_ON: Final = 16
+    """The turn continues in another message, with gaps above those of this one."""
+    LEFT_OUT: Final = 32
+    """With CLOSING or AGREED: keys that the receiver listed and the sender left out."""
+    ALL: Final = 63
 
 
 _SAY: Final = tuple(Say)
@@ -336,31 +332,31 @@ class _MessageReader:
             salt, at = self._take(at, SALT_SIZE)
         raw, at = self._take(at, 1)
         flags = raw[0]
-        if flags > _FlagBits.ALL:
+        if flags > _Flag.ALL:
             raise _error(at, f"unknown flags {flags}")
         key_range = closing = left_out = None
         before = b""
-        if flags & _FlagBits.RANGE:
+        if flags & _Flag.RANGE:
             before, at = self._event_id(at, b"")
             upper, at = self._event_id(at, before)
             key_range = KeyRange(before, upper)
             if key_range.is_empty:
                 raise _error(at, "the range is empty")
-        if flags & _FlagBits.CLOSING:
+        if flags & _Flag.CLOSING:
             closing, at = self._take(at, CLOSING_SIZE)
-        if flags & _FlagBits.LEFT_OUT:
+        if flags & _Flag.LEFT_OUT:
             left_out, at = self._left_out(at, flags)
-        verdict = flags & _FlagBits.VERDICTS
+        verdict = flags & _Flag.VERDICTS
         if verdict and flags not in (
-            MessageFlag.AGREED,
-            MessageFlag.AGREED | MessageFlag.LEFT_OUT,
-            MessageFlag.REFUSED,
+            Verdict.AGREED,
+            Verdict.AGREED | _Flag.LEFT_OUT,
+            Verdict.REFUSED,
         ):
             raise _error(at, "AGREED or REFUSED with other flags")
         gaps = self._gaps(at, before)
         if verdict and gaps.uppers:
             raise _error(at, "gaps after AGREED or REFUSED")
-        goes_on = bool(flags & _FlagBits.GOES_ON)
+        goes_on = bool(flags & _Flag.GOES_ON)
         if goes_on and (closing is not None or not gaps.uppers or gaps.uppers[-1] == END):
             raise _error(len(self._data), "GOES_ON at the end of the turn")
         if coded & _Has.IDS:
@@ -369,7 +365,7 @@ class _MessageReader:
             key_range,
             gaps,
             closing,
-            MessageFlag(verdict) if verdict else None,
+            Verdict(verdict) if verdict else None,
             goes_on,
             left_out,
             count,
@@ -440,7 +436,7 @@ class _MessageReader:
                 raise _error(end, "asks for keys beside a list of all keys")
 
     def _left_out(self, at: int, flags: int) -> tuple[LeftOut, int]:
-        if not flags & (MessageFlag.CLOSING | MessageFlag.AGREED):
+        if not flags & (_Flag.CLOSING | Verdict.AGREED):
             raise _error(at, "LEFT_OUT without CLOSING or AGREED")
         count, at = self._varint(at)
         if not count:
@@ -598,19 +594,19 @@ def encode_message(message: Message) -> bytes:
     flags, at = 0, len(parts)
     before = b""
     if message.key_range is not None:
-        flags |= _FlagBits.RANGE
+        flags |= _Flag.RANGE
         before, upper = message.key_range
         parts += [_front_code(b"", before), _front_code(before, upper)]
     if message.closing is not None:
-        flags |= _FlagBits.CLOSING
+        flags |= _Flag.CLOSING
         parts.append(message.closing)
     if message.left_out is not None:
-        flags |= _FlagBits.LEFT_OUT
+        flags |= _Flag.LEFT_OUT
         parts += [encode_varint(message.left_out.number), message.left_out.digest]
     if message.verdict is not None:
         flags |= message.verdict.value
     if message.goes_on:
-        flags |= _FlagBits.GOES_ON
+        flags |= _Flag.GOES_ON
     parts.insert(at, bytes((flags,)))
     _write_gaps(parts, before, message.gaps)
     return bytes((coded,)) + b"".join(parts)
