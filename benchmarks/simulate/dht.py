@@ -71,8 +71,8 @@ class SimulatedDht:
         return self._host.peer_id
 
     @property
-    def records_kept(self) -> int:
-        return 0
+    def records(self) -> tuple[()]:
+        return ()
 
     async def run(self) -> None:
         await trio.sleep_forever()

@@ -78,19 +78,6 @@ class AnchoringStatus:
     """When the next tree will be built, in Unix seconds; None if nothing waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnchoringFigures:
-    """Numbers of anchoring, as they were when anything last changed: for the metrics."""
-
-    waiting: int = 0
-    in_tree: int = 0
-    trees: int = 0
-    spent: int = 0
-    """Wei."""
-    balance: int | None = None
-    """Wei."""
-
-
 class Anchoring:
     """The anchoring of a running node. Get one from `open_anchoring`.
 
@@ -98,7 +85,7 @@ class Anchoring:
         settings: of the node.
         follower: of the feed.
         trees_done: since the start.
-        known: numbers for the metrics.
+        known: the status when anything last changed, for the metrics; None at the start.
     """
 
     def __init__(
@@ -116,7 +103,7 @@ class Anchoring:
         self._now = now
         self.follower = FeedFollower(settings, store, journal, now, self._wake)
         self.trees_done = 0
-        self.known = AnchoringFigures()
+        self.known: AnchoringStatus | None = None
         self._wanted_now = False
         self._moved = trio.Event()
         self._pending: Pending | None = None
@@ -245,18 +232,9 @@ class Anchoring:
             return min(due, self._now())
         return due
 
-    async def _look_around(self) -> None:
-        """Note the numbers for the metrics."""
-        counts = await in_thread(self._journal.counts)
-        sums = await in_thread(self._journal.spent)
-        account = self._authority.account
-        balance = None if account is None else account.balance
-        waiting, in_tree = counts[RequestState.WAITING], counts[RequestState.IN_TREE]
-        self.known = AnchoringFigures(waiting, in_tree, *sums, balance)
-
     async def _wait_until_due(self) -> None:
         while True:
-            await self._look_around()
+            self.known = await self.status()
             moved = self._moved
             due = await in_thread(self._due_at)
             if due is not None and due <= self._now():
@@ -291,7 +269,7 @@ class Anchoring:
                     write = logger.warning if outcome.is_alarming else logger.info
                     write("A tree waits for its anchor", reason=outcome.reason)
                 self._pending = outcome
-                await self._look_around()
+                self.known = await self.status()
                 await trio.sleep(self._authority.pause)
         await self._make_events(tree, tree.tx_hash)
         await in_thread(self._journal.finish_tree, tree.id, self.settings.max_requests)

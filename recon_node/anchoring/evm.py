@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -37,12 +36,10 @@ from recon_node.ceramic.time_proof import anchor_call
 from recon_node.chain.rpc import RpcProvider
 from recon_node.chain.rpc_answers import (
     read_base_fee,
-    read_block,
     read_contract_address,
     read_quantity,
     read_receipt,
     read_text,
-    read_transaction,
     read_wei,
 )
 from recon_node.chain.rpc_endpoint import AnswerError, NoAnswerError
@@ -161,9 +158,7 @@ class EvmAuthority:
         mined = [result for result in looked_up if result is not None]
         in_pool = False
         if attempts and not mined:
-            tx_hash = attempts[-1].tx_hash
-            read = partial(read_transaction, tx_hash)
-            in_pool = await ask(read, "eth_getTransactionByHash", tx_hash) is not None
+            in_pool = await self._chain.transaction(attempts[-1].tx_hash) is not None
         return Sight(
             now=self._now(),
             next_nonce=next_nonce,
@@ -228,8 +223,7 @@ class EvmAuthority:
         return Pending("sent")
 
     async def _finish(self, mined: Mined) -> Anchored | Pending:
-        read = partial(read_block, mined.block_hash)
-        block = await self._chain.ask(read, "eth_getBlockByHash", mined.block_hash, False)
+        block = await self._chain.block(mined.block_hash)
         if block is None:
             return Pending(f"the block {mined.block_hash} is not available")
         return Anchored(bytes.fromhex(mined.tx_hash[2:]), int(block["timestamp"], 16), mined.cost)

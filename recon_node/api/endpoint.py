@@ -43,7 +43,7 @@ from recon_node.fairness.turns import Turns
 
 if TYPE_CHECKING:
     from recon_node.anchoring.anchoring_service import Anchoring
-    from recon_node.chain import Anchors
+    from recon_node.chain import ChainReport
     from recon_node.dag.dag_service import Dags
     from recon_node.p2p import P2P
     from recon_node.snapshot.snapshot_service import Snapshots
@@ -65,7 +65,7 @@ class Services:
     store: Store
     peers: P2P | None = None
     """None: a node without a network side."""
-    anchors: Anchors | None = None
+    anchors: Sequence[ChainReport] | None = None
     """None: a node without a chain."""
     anchoring: Anchoring | None = None
     """None: a node that anchors nothing."""

@@ -5,12 +5,11 @@ chains. Read `proof_lookup` first (the outcomes of a lookup), then `rpc` (asking
 `rpc_endpoint` (one URL) and `rpc_answers` (what an answer must look like).
 """
 
-from recon_node.chain.proof_lookup import Anchors, open_anchors
+from recon_node.chain.proof_lookup import open_anchors
 from recon_node.chain.rpc_endpoint import ChainError, ChainReport
 from recon_node.chain.settings import ChainSettings, parse_confirmations, parse_providers
 
 __all__ = [
-    "Anchors",
     "ChainError",
     "ChainReport",
     "ChainSettings",

@@ -86,14 +86,6 @@ class _Outcome:
     value: int | str
 
 
-@dataclass(frozen=True, slots=True)
-class Anchors:
-    """The chain side of a node. Get one from `open_anchors`."""
-
-    reports: Sequence[ChainReport]
-    """What was asked so far, for each chain that has a provider."""
-
-
 @asynccontextmanager
 async def open_anchors(
     settings: ChainSettings,
@@ -101,8 +93,10 @@ async def open_anchors(
     *,
     now: Callable[[], float] = time.time,
     jitter: Callable[[], float] = random.random,
-) -> AsyncIterator[Anchors]:
+) -> AsyncIterator[Sequence[ChainReport]]:
     """Look up the anchors of the store's time events while the context is open.
+
+    Yields what is asked, for each chain that has a provider.
 
     Args:
         settings: which chains are asked, where and how often.
@@ -127,7 +121,7 @@ async def open_anchors(
                 nursery.start_soon(_Follower(provider, report, store, now, jitter).run)
             if settings.development_time:
                 nursery.start_soon(_follow_clock, store)
-            yield Anchors(reports)
+            yield reports
             nursery.cancel_scope.cancel()
 
 

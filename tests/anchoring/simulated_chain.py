@@ -9,6 +9,7 @@ from eth_account import Account
 from eth_account.typed_transactions import TypedTransaction
 from hexbytes import HexBytes
 
+from recon_node.chain.rpc import RpcProvider
 from recon_node.chain.rpc_endpoint import AnswerError, EndpointError
 
 CHAIN_ID = 1337
@@ -122,6 +123,9 @@ class SimulatedChain:
     async def final_block(self) -> int:
         self._reach()
         return self.final()
+
+    transaction = RpcProvider.transaction
+    block = RpcProvider.block
 
     async def ask(self, read: Callable[[Any], Any], method: str, *params: Any) -> Any:
         self._reach()

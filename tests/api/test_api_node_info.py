@@ -108,7 +108,7 @@ def peer_of(**worth: Any) -> PeerInfo:
 
 
 async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -> None:
-    from recon_node.anchoring.anchoring_service import AnchoringFigures
+    from recon_node.anchoring.journal import RequestState
     from recon_node.chain import ChainReport
     from recon_node.p2p import Counters
 
@@ -132,13 +132,14 @@ async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -
         provider_records=17,
     )
     counters.memory.by_kind["turns"] = 9
+    counts = {RequestState.WAITING: 2, RequestState.IN_TREE: 1}
+    account = SimpleNamespace(balance=10**18)
+    anchoring = SimpleNamespace(counts=counts, trees=3, spent=5 * 10**17, account=account)
     whole = dataclasses.replace(
         services,
         peers=peers,
-        anchors=SimpleNamespace(reports=[ChainReport("eip155:1")]),
-        anchoring=SimpleNamespace(
-            known=AnchoringFigures(2, 1, 3, 5 * 10**17, 10**18), alarm="no money"
-        ),
+        anchors=[ChainReport("eip155:1")],
+        anchoring=SimpleNamespace(known=anchoring, alarm="no money"),
         snapshots=SimpleNamespace(durations={("create", "ok"): Durations()}, created_at=7.0),
         data_dir=tmp_path,
     )

@@ -66,7 +66,7 @@ async def test_what_is_pending_and_on_which_chain(store: Store) -> None:
     [proof] = await store.reader.pending_proofs(10)
     due = proof.due + 60
     await store.postpone_proofs([(proof.cid, due)], [proof.cid])
-    anchors: Any = SimpleNamespace(reports=[SimpleNamespace(chain_id=CHAIN)])
+    anchors: Any = [SimpleNamespace(chain_id=CHAIN)]
     for side, has_provider in ((None, False), (anchors, True)):
         async with api_of(store, anchors=side) as api:
             assert (await read(api, "undelivered"))["chains"] == [

@@ -1,6 +1,6 @@
 """What becomes of time events: from a real chain server, through the service, to the feed."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from itertools import pairwise
@@ -19,7 +19,7 @@ from recon_node.ceramic.builder import (
     time_event,
     time_event_car,
 )
-from recon_node.chain import Anchors, ChainSettings, open_anchors
+from recon_node.chain import ChainReport, ChainSettings, open_anchors
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor
 from recon_node.store import FeedRow, Store, open_store
 
@@ -72,7 +72,9 @@ async def cids_of(store: Store) -> list[CID]:
 
 
 @asynccontextmanager
-async def following(store: Store, *urls: str, chain_id: str = GNOSIS) -> AsyncIterator[Anchors]:
+async def following(
+    store: Store, *urls: str, chain_id: str = GNOSIS
+) -> AsyncIterator[Sequence[ChainReport]]:
     settings = ChainSettings({chain_id: urls} if urls else {}, requests_per_second=RATE)
     async with open_anchors(settings, store, now=now, jitter=lambda: 0.5) as anchors:
         yield anchors
@@ -96,13 +98,13 @@ async def test_an_anchored_event_is_delivered_and_never_looked_up_again(
         await add(store, document)
         assert (store.head, store.stats.pending, store.stats.pending_proofs) == (2, 2, 1)
         async with following(store, url) as anchors:
-            await until(lambda: anchors.reports[0].lookups["anchored"] == 1)
+            await until(lambda: anchors[0].lookups["anchored"] == 1)
         assert (store.head, store.stats.pending, store.stats.pending_proofs) == (4, 0, 0)
         rows = await feed_of(store)
         assert [row.event_cid for row in rows] == [event.cid for event in document.events]
         assert [row.block_time for row in rows] == [None, None, TIME, None]
         assert [row.chain_id for row in rows] == [None, None, GNOSIS, None]
-        assert anchors.reports[0].answers.count == len(chain.asked) == 4
+        assert anchors[0].answers.count == len(chain.asked) == 4
     async with open_store(tmp_path, NETWORK) as store, following(store, url):
         assert await feed_of(store) == rows
         chain.mine(other.proof, TIME + 5)
@@ -127,7 +129,7 @@ async def test_one_lookup_serves_every_event_of_a_proof(clock, chain, url, store
     chain.mine(left.proof, TIME)
     await admit(store, [*inits, left, again, alone])
     async with following(store, url) as anchors:
-        await until(lambda: sum(anchors.reports[0].lookups.values()) == 2)
+        await until(lambda: sum(anchors[0].lookups.values()) == 2)
         assert store.head == 4
         await admit(store, [right])  # comes later: nobody is asked
         assert store.head == 5
@@ -141,8 +143,8 @@ async def test_a_transaction_of_something_else_refuses_what_builds_on_it(clock, 
     cars = [event.car for event in [*bad.events, *good.events]]
     event_ids = [verdict.event_id for verdict in await store.admit_local(cars)]
     async with following(store, url) as anchors:
-        await until(lambda: sum(anchors.reports[0].lookups.values()) == 2)
-    assert anchors.reports[0].lookups["invalid"] == 1
+        await until(lambda: sum(anchors[0].lookups.values()) == 2)
+    assert anchors[0].lookups["invalid"] == 1
     assert set(await cids_of(store)) == {
         event.cid for event in [bad.init, bad.change, *good.events]
     }
@@ -175,7 +177,7 @@ async def test_an_anchor_of_before_2023_is_delivered_if_the_chain_confirms_it(
     for document, anchor in zip(documents, anchors, strict=True):
         await admit(store, [document.init, document.change, anchor])
     async with following(store, url, chain_id="eip155:1") as service:
-        await until(lambda: service.reports[0].lookups["invalid"] == 2)
+        await until(lambda: service[0].lookups["invalid"] == 2)
         await store.wait_for_feed(6)
     times = {row.event_cid: row.block_time for row in await feed_of(store)}
     assert [times.get(anchor.cid) for anchor in anchors] == [TIME, None, None]
@@ -200,7 +202,7 @@ async def test_a_proof_that_no_transaction_could_bear_out_is_not_looked_up(
     await admit(store, [document.init, document.change])
     await admit(store, [with_proof(document.anchor, txType="f(bytes64)")])
     async with following(store, url) as anchors:
-        await until(lambda: anchors.reports[0].lookups["invalid"] == 1)
+        await until(lambda: anchors[0].lookups["invalid"] == 1)
     assert (store.head, len(store.keys)) == (2, 2)
     assert chain.count("eth_getTransactionByHash") == 0
 
@@ -213,9 +215,9 @@ async def test_what_the_chain_does_not_know_is_looked_up_ever_more_rarely(
     async with open_store(tmp_path, NETWORK) as store:
         await add(store, document)
         async with following(store, url) as anchors:
-            await until(lambda: anchors.reports[0].lookups["unknown"] == 4)
+            await until(lambda: anchors[0].lookups["unknown"] == 4)
     async with open_store(tmp_path, NETWORK) as store, following(store, url) as anchors:
-        await until(lambda: anchors.reports[0].lookups["unknown"] == 9, limit=1_000_000)
+        await until(lambda: anchors[0].lookups["unknown"] == 9, limit=1_000_000)
         assert (store.head, store.stats.pending, store.stats.pending_proofs) == (2, 2, 1)
         chain.mine(document.proof, TIME)
         await store.wait_for_feed(3)
@@ -234,7 +236,7 @@ async def test_a_block_that_could_be_replaced_does_not_count_yet(clock, chain, u
     mined |= {"blockHash": None, "blockNumber": None}
     await add(store, document)
     async with following(store, url) as anchors:
-        lookups = anchors.reports[0].lookups
+        lookups = anchors[0].lookups
         await until(lambda: lookups["unconfirmed"] == 1)  # in no block
         mined |= where
         await until(lambda: lookups["unconfirmed"] == 2)  # in one that is not final
@@ -342,7 +344,7 @@ async def test_a_flood_of_made_up_proofs_costs_what_the_rate_allows(clock, chain
     await admit(store, [init, *made_up(init, "flood", 60)])
     await add(store, real)
     async with following(store, url) as anchors:
-        lookups = anchors.reports[0].lookups
+        lookups = anchors[0].lookups
         assert await until(lambda: store.head == 5) < 20
         assert lookups["unknown"] <= 60 + 32
         assert len(chain.asked) <= RATE * (chain.times[-1] - chain.times[0]) + 2

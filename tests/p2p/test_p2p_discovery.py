@@ -111,7 +111,7 @@ class NotedDht:
     """A DHT of two peers that notes how many rendezvous they are told and asked about."""
 
     peer_id = "here"
-    records_kept = 0
+    records = ()
     run = staticmethod(trio.sleep_forever)
 
     def __init__(self):

@@ -18,7 +18,7 @@ from recon_node.api.metrics import catalogue as m
 if TYPE_CHECKING:
     from recon_node.anchoring.anchoring_service import Anchoring
     from recon_node.api.endpoint import Services
-    from recon_node.chain import Anchors
+    from recon_node.chain import ChainReport
     from recon_node.p2p import P2P, PeerInfo
 
 
@@ -78,8 +78,7 @@ class NodeCollector(Collector):
         )
 
 
-def _chain(anchors: Anchors) -> Iterator[Metric]:
-    reports = anchors.reports
+def _chain(reports: Sequence[ChainReport]) -> Iterator[Metric]:
     yield m.LOOKUPS.by(
         {
             (report.chain_id, outcome): count
@@ -92,12 +91,13 @@ def _chain(anchors: Anchors) -> Iterator[Metric]:
 
 
 def _anchoring(anchoring: Anchoring) -> Iterator[Metric]:
-    known = anchoring.known
-    yield m.ANCHORING.by_one({"waiting": known.waiting, "in_tree": known.in_tree})
-    yield m.ANCHORED.of(known.trees)
-    yield m.ANCHOR_SPENT.of(known.spent / 10**18)
-    if known.balance is not None:
-        yield m.ANCHOR_BALANCE.of(known.balance / 10**18)
+    if (known := anchoring.known) is not None:
+        counts = {state.name.lower(): count for state, count in known.counts.items()}
+        yield m.ANCHORING.by_one({state: counts[state] for state in ("waiting", "in_tree")})
+        yield m.ANCHORED.of(known.trees)
+        yield m.ANCHOR_SPENT.of(known.spent / 10**18)
+        if known.account is not None and known.account.balance is not None:
+            yield m.ANCHOR_BALANCE.of(known.account.balance / 10**18)
     yield m.ANCHOR_ALARM.of(bool(anchoring.alarm))
 
 

@@ -209,7 +209,7 @@ async def get_unprocessed(call: Call[Parameters]) -> UnprocessedBody:
 
 def _provided(services: Services) -> set[str]:
     """The chains that the node has an endpoint for."""
-    return set() if services.anchors is None else {r.chain_id for r in services.anchors.reports}
+    return set() if services.anchors is None else {r.chain_id for r in services.anchors}
 
 
 def _page(

@@ -172,11 +172,6 @@ class LibraryDht:
         """This node's peer id."""
         return self._host.peer_id
 
-    @property
-    def records_kept(self) -> int:
-        """The number of provider records that this node keeps for others."""
-        return len(self.records)
-
     async def run(self) -> None:
         """Serve others until cancelled.
 

@@ -183,7 +183,7 @@ class Discovery:
     @property
     def records_kept(self) -> int:
         """The number of provider records that this node keeps for others."""
-        return self._dht.records_kept
+        return len(self._dht.records)
 
     async def _follow_interests(self) -> None:
         while True:
