@@ -2,18 +2,19 @@
 
 In reading order:
 
-    command           what commands share: answers of a node, tables, files
-    config            `config` and `id`, and the settings as flags of commands
-    run               `run`: a node
-    testnet_commands  `testnet`: several nodes
-    peers             `peers`, `status` and `interests`
-    streams/          `stream`, `model`, `tangle`, `events`, `feed` and `key`
-    dag/              `dag`
-    drawing           pictures of graphs, and the options of the commands that draw
-    anchor            `anchor`
-    store_commands    `store`: the log of a stopped node
-    snapshot          `snapshot`
-    backup_commands   `backup` and `restore`
+    command            what commands share: answers of a node, tables, files
+    config             `config` and `id`, and the settings as flags of commands
+    run                `run`: a node
+    testnet_commands   `testnet`: several nodes
+    peers              `peers` and `status`
+    interest_commands  `interests`
+    streams/           `stream`, `model`, `tangle`, `events`, `feed` and `key`
+    dag/               `dag`
+    drawing            pictures of graphs, and the options of the commands that draw
+    anchor             `anchor`
+    store_commands     `store`: the log of a stopped node
+    snapshot           `snapshot`
+    backup_commands    `backup` and `restore`
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _COMMANDS: Final = {
     "events": ("streams.event_commands", "Add events to a node, and read them."),
     "feed": ("streams.event_commands", "Print the feed: every event, in the order of delivery."),
     "id": ("config", "Print a node's peer id, and create its identity."),
-    "interests": ("peers", "List and change what a node syncs with its peers."),
+    "interests": ("interest_commands", "List and change what a node syncs with its peers."),
     "key": ("streams.key_commands", "Make keys that sign events."),
     "model": (
         "streams.model_commands",

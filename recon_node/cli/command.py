@@ -37,10 +37,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recon_node import __version__
-from recon_node.base.connection import (
-    Connection,
-    NotANodeError,
-)
+from recon_node.base.connection import Connection, NotANodeError
 from recon_node.base.files import draft_of, move_into_place
 from recon_node.base.program import cleaned_up_when_stopped
 from recon_node.base.terminal import Command, CommandError, echo, shown
@@ -94,28 +91,6 @@ def understood(node: Connection, answer: Any, shape: type[T]) -> T:
             f"{__version__}? ({error})"
         ) from None
     return cast(T, answer)
-
-
-class ListedInterest(TypedDict):
-    """An interest of a node, as it lists it."""
-
-    sep: str
-    sepValue: str
-    controller: NotRequired[str]
-    controllers: NotRequired[str]
-    streamId: NotRequired[str]
-    configured: NotRequired[bool]
-
-
-def interest_text(interest: ListedInterest) -> str:
-    """Return an interest as `recon-node interests add` takes it."""
-    fields = (
-        (interest["sep"], interest["sepValue"]),
-        ("controller", interest.get("controller")),
-        ("controllers", interest.get("controllers")),
-        ("stream", interest.get("streamId")),
-    )
-    return " ".join(f"{name}={value}" for name, value in fields if value is not None)
 
 
 class _Console(Console):

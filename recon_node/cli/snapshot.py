@@ -265,10 +265,6 @@ class _Sync(TypedDict):
     seconds: float | None
 
 
-class _Identity(TypedDict):
-    ID: str
-
-
 def _sync_stopped(settings: Settings, urls: tuple[str, ...], signers: tuple[str, ...]) -> _Sync:
     """Open the store and sync it."""
     from recon_node.api.routes.products.snapshots import describe_sync
@@ -298,14 +294,14 @@ def _sync_running(
     """Have the node that uses a data directory sync."""
     own = peer_id_of(open_identity(data_dir))
     try:
-        identity = understood(node, node.request("POST", "/api/v0/id"), _Identity)
+        running = understood(node, node.request("POST", "/api/v0/id")["ID"], str)
     except UnreachableError as error:
         why = command_error(node.url, error)
         raise CommandError(f"the data directory {data_dir} is in use, but {why}") from None
-    if identity["ID"] != own:
+    if running != own:
         raise CommandError(
             f"the data directory {data_dir} is in use by the node {own}, but the one at {node.url} "
-            f"is {identity['ID']}: --url and --data-dir must name the same node"
+            f"is {running}: --url and --data-dir must name the same node"
         )
     body: dict[str, Any] = {"urls": list(map(_absolute, urls))}
     if signers:

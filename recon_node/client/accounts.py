@@ -207,11 +207,7 @@ class EthereumAccount(_Wallet):
     _algorithm = "eip191"
 
     def __init__(
-        self,
-        address: str,
-        sign: Callable[[str], bytes | str] | None = None,
-        *,
-        chain: int = 1,
+        self, address: str, sign: Callable[[str], bytes | str] | None = None, *, chain: int = 1
     ) -> None:
         super().__init__(f"did:pkh:eip155:{chain}:{address.lower()}", sign)
         self._account = self._account._replace(address=eip55(address.lower()))  # what wallets show

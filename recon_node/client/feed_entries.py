@@ -20,6 +20,7 @@ from recon_node.client.operations import (
     decoding,
     get,
     member,
+    parsed,
     read_event,
 )
 from recon_node.ipld import CID
@@ -118,27 +119,24 @@ def _token(answer: Answer) -> str:
 def _entry(entry: dict[str, Any]) -> FeedEntry:
     cid = CID.parse(entry["id"])
     event = read_event(entry["data"]) if "data" in entry else None  # else it is forgotten
-    kind, init, stream, model, controller, fault = (
-        member(entry, name, str, NoneType)
-        for name in ("kind", "init", "stream", "model", "controller", "fault")
-    )
-    delivered_at = member(entry, "deliveredAt", int, NoneType)
-    header = None if event is None else event.header
+    millis = member(entry, "deliveredAt", int, NoneType)
+    kind, init = parsed(entry, "kind", EventKind), parsed(entry, "init", CID.parse)
+    stream, model = (parsed(entry, name, StreamId.parse) for name in ("stream", "model"))
+    controller = member(entry, "controller", str, NoneType)
     if event is not None:
         kind, init = event.kind, event.init
-    if event is not None and header is not None:
-        stream, model, controller = event.stream_id(), header.model, header.controller
+        if event.header is not None:
+            stream, model = event.stream_id(), event.header.model
+            controller = event.header.controller
     return FeedEntry(
         cid=cid,
         event=event,
         position=member(entry, "position", int, NoneType),
-        delivered_at=None
-        if delivered_at is None
-        else datetime.fromtimestamp(delivered_at / 1000, UTC),
-        fault=fault,
-        kind=None if kind is None else EventKind(kind),
-        init=CID.parse(init) if isinstance(init, str) else init,
-        stream=StreamId.parse(stream) if isinstance(stream, str) else stream,
-        model=StreamId.parse(model) if isinstance(model, str) else model,
+        delivered_at=None if millis is None else datetime.fromtimestamp(millis / 1000, UTC),
+        fault=member(entry, "fault", str, NoneType),
+        kind=kind,
+        init=init,
+        stream=stream,
+        model=model,
         controller=controller,
     )

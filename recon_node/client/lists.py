@@ -25,6 +25,7 @@ from recon_node.client.operations import (
     decoding,
     get,
     member,
+    parsed,
     segment,
     to_cid,
     to_object,
@@ -143,12 +144,14 @@ def documents(
         InvalidArgumentError: a field is to hold something else than a document or text.
     """
     of = str(to_stream_id(model))
-    held = {name: _held(value) for name, value in (where or {}).items()}
     request = get(
         "/ceramic/streams",
         model=of,
         controller=controller,
-        where=[f"{name}={text}" for name, text in held.items()],
+        where=[
+            f"{name}={held if isinstance(held, str) else to_stream_id(held)}"
+            for name, held in (where or {}).items()
+        ],
         indexed="true" if indexed else None,
         limit=limit,
     )
@@ -161,11 +164,6 @@ def documents(
         if page.next == after:
             raise NotANodeError  # it would never end
         after = page.next
-
-
-def _held(value: object) -> str:
-    """What a field holds, as the text that it is in the content."""
-    return value if isinstance(value, str) else str(to_stream_id(value))
 
 
 def models(
@@ -261,17 +259,13 @@ def anchor(session: ClientSession, event: CidRef) -> Steps[Anchor]:
     answer = yield get(f"/ceramic/anchors/events/{to_cid(event)}")
     answer.check()
     with decoding():
-        time_event, chain_id, tx_hash, explorer = (
-            member(answer.json, name, str, NoneType)
-            for name in ("time_event", "chain_id", "tx_hash", "explorer")
-        )
         return Anchor(
             state=member(answer.json, "state", str),
             time=member(answer.json, "time", int, NoneType),
-            time_event=None if time_event is None else CID.parse(time_event),
-            chain_id=chain_id,
-            tx_hash=tx_hash,
-            explorer=explorer,
+            time_event=parsed(answer.json, "time_event", CID.parse),
+            chain_id=member(answer.json, "chain_id", str, NoneType),
+            tx_hash=member(answer.json, "tx_hash", str, NoneType),
+            explorer=member(answer.json, "explorer", str, NoneType),
         )
 
 
@@ -300,14 +294,14 @@ def _fields(
     if (model is None) is (sort_value is None):
         raise InvalidArgumentError("an interest needs either a model or a sort value")
     value = str(sort_value) if model is None else str(to_stream_id(model))
-    fields = {"sep": sort_key, "sepValue": value}
-    if controller is not None:
-        fields["controller"] = controller
-    if controllers is not None:
-        fields["controllers"] = controllers
-    if stream is not None:
-        fields["streamId"] = str(to_stream_id(stream))
-    return fields
+    fields = {
+        "sep": sort_key,
+        "sepValue": value,
+        "controller": controller,
+        "controllers": controllers,
+        "streamId": None if stream is None else str(to_stream_id(stream)),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _page(answer: Answer, name: str, read: Callable[[Any], T_co]) -> ListPage[T_co]:
@@ -341,12 +335,11 @@ def _model(entry: Any) -> ListedModel:
 
 
 def _interest(entry: Any) -> Interest:
-    stream = member(entry, "streamId", str, NoneType)
     return Interest(
         sort_key=member(entry, "sep", str),
         sort_value=member(entry, "sepValue", str),
         controller=member(entry, "controller", str, NoneType),
-        stream=None if stream is None else StreamId.parse(stream),
+        stream=parsed(entry, "streamId", StreamId.parse),
         controllers=member(entry, "controllers", str, NoneType),
         configured=member(entry, "configured", bool),
     )
@@ -459,11 +452,10 @@ def reply(
 
 
 def _read_message(message: Any) -> ThreadMessage:
-    model = member(message, "model", str, NoneType)
     return ThreadMessage(
         id=StreamId.parse(message["id"]),
         author=member(message, "author", str),
-        model=None if model is None else StreamId.parse(model),
+        model=parsed(message, "model", StreamId.parse),
         timestamp=member(message, "timestamp", int, float, NoneType),
         previous=tuple(map(StreamId.parse, message["previous"])),
         content=message["content"],

@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -155,15 +155,6 @@ def to_cid(cid: object) -> CID:
         return CID.parse(cid)
     except IpldError as error:
         raise InvalidArgumentError(f"{_shown(cid)} is not a CID: {error}") from None
-
-
-def to_cid_or_none(cid: object) -> CID | None:
-    """Return the CID of an event that may be left out.
-
-    Raises:
-        InvalidArgumentError: as `to_cid`.
-    """
-    return None if cid is None else to_cid(cid)
 
 
 def to_object(content: object, what: str = "the content") -> dict[str, Any]:
@@ -301,6 +292,12 @@ def member(entry: Any, name: str, *kinds: type) -> Any:
     if type(value) not in kinds:  # true is not 1
         raise TypeError(f"{name} is {_shown(value)}")
     return value
+
+
+def parsed(entry: Any, name: str, parse: Callable[[str], T]) -> T | None:
+    """Return what a text in an object of an answer says; None where it is null or missing."""
+    text = member(entry, name, str, NoneType)
+    return None if text is None else parse(text)
 
 
 def version(session: ClientSession) -> Steps[str]:
@@ -463,7 +460,7 @@ def read(session: ClientSession, stream: StreamRef, *, at: CidRef | None = None)
     Raises:
         NotFoundError: the node does not have the stream, or it has no such event.
     """
-    cid = to_cid_or_none(at)
+    cid = None if at is None else to_cid(at)
     return document_at((yield from fetch_stream(session, stream)), cid)
 
 

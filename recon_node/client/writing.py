@@ -15,13 +15,7 @@ from secrets import token_bytes
 from typing import Any, Final, Self
 
 from recon_node.base.connection import ClientError, InvalidArgumentError, NotFoundError
-from recon_node.ceramic import (
-    METAMODEL,
-    Event,
-    InvalidEventError,
-    StreamId,
-    check_authority,
-)
+from recon_node.ceramic import METAMODEL, Event, InvalidEventError, StreamId, check_authority
 from recon_node.ceramic.builder import (
     data_event,
     deterministic_init_event,
@@ -45,7 +39,6 @@ from recon_node.client.operations import (
     not_accepted,
     send,
     to_cid,
-    to_cid_or_none,
     to_object,
     to_patch,
     to_stream_id,
@@ -102,7 +95,7 @@ class Change:
             None if content is None else to_object(content),
             None if patch is None else to_patch(patch),
             should_index,
-            to_cid_or_none(model_version),
+            None if model_version is None else to_cid(model_version),
         )
 
     @property
@@ -118,9 +111,9 @@ class Change:
         if self.content is None:
             return []
         budget = Budget("the update", MERGE)
+        patch = json_diff({} if before is None else before, self.content, budget)
         if before is None:
-            return json_diff({}, self.content, budget)
-        patch = json_diff(before, self.content, budget)
+            return patch
         whole = [{"op": "replace", "path": "", "value": self.content}]
         size = len(dag_cbor.encode(patch))
         return whole if size > max(_LONG_PATCH, len(dag_cbor.encode(whole))) else patch
@@ -241,9 +234,8 @@ def _create_or_update(
         stream = yield from fetch_stream(session, init.stream_id())
     except NotFoundError:
         stream = Stream.of([init], definitions=definitions)
-        sent.append(init)
-    for new in sent:
-        check_accepted(stream, new)
+        check_accepted(stream, init)
+        sent = [init]
     after, event = yield from _changed(session, key, stream, change)
     if event is not None:
         check_accepted(after, event)
@@ -282,7 +274,7 @@ def update(
         InvalidContentError: the content breaks a rule, or the patch does not apply.
     """
     change = Change.given(content, patch, should_index, model_version)
-    signing, cid = session.key_or(key), to_cid_or_none(at)
+    signing, cid = session.key_or(key), None if at is None else to_cid(at)
     before = yield from fetch_stream(session, stream)
     after, event = yield from _changed(session, signing, before, change, cid)
     if event is None:

@@ -298,9 +298,7 @@ def _with_integers(value: Any) -> Any:
     return int(value) if is_whole else value
 
 
-def _options(
-    price: SchemaPrice,
-) -> jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions:
+def _options(price: SchemaPrice) -> jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions:
     limit = max(_LEAST, min(_PATTERN, _ALL_PATTERNS // max(price.whole.regexes, 1)))
     if price.whole.backtracking:
         return jsonschema_rs.FancyRegexOptions(

@@ -112,13 +112,7 @@ _IGNORES_CASE: Final = re.compile(r"\(\?[a-zA-Z]*i")
 _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _NEEDS_BACKTRACKING: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
-_NUMBERS: Final = (
-    "minimum",
-    "maximum",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "multipleOf",
-)
+_NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _SCHEMAS: Final = {**HERE, **EITHER, **EACH}
 _DATA: Final = ("const", "enum", "required", "dependentRequired", "type")
 

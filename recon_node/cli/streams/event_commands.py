@@ -33,13 +33,7 @@ from recon_node.base.terminal import (
     print_result,
     shown_json,
 )
-from recon_node.ceramic import (
-    InvalidEventError,
-    StreamId,
-    StreamIdError,
-    parse_event,
-    signer,
-)
+from recon_node.ceramic import InvalidEventError, StreamId, StreamIdError, parse_event, signer
 from recon_node.cli.command import (
     intake_text,
     number_option,
@@ -123,16 +117,8 @@ def _print_outcome(
     print_result(facts, intake_text(counts, seconds), as_json=as_json)
 
 
-class _Event(TypedDict):
-    data: str
-
-
 class _FoundEvent(TypedDict):
     cid: str
-
-
-class _Found(TypedDict):
-    events: list[_FoundEvent]
 
 
 @events.command("get")
@@ -160,7 +146,7 @@ def get(cid: str, node: Connection, car_file: Path | None, show: bool, as_json: 
     keep_stdout_for_json(as_json or show, car_file)
     _refuse_stream_id(cid)
     answer = node.request("GET", f"/ceramic/events/{_whole_cid(node, cid)}")
-    data = understood(node, answer, _Event)["data"]
+    data = understood(node, answer["data"], str)
     with one_line(IpldError, InvalidEventError):
         car = multibase.decode(data)
         described = _described(car) if show else None
@@ -182,7 +168,7 @@ def _whole_cid(node: Connection, text: str) -> str:
         answer = node.request("GET", "/ceramic/search", params={"q": text, "limit": _CANDIDATES})
     else:
         return text
-    cids = [event["cid"] for event in understood(node, answer, _Found)["events"]]
+    cids = [event["cid"] for event in understood(node, answer["events"], list[_FoundEvent])]
     if len(cids) > 1:
         more = ", ..." if len(cids) == _CANDIDATES else ""
         raise CommandError(f"more than one event begins with {text}: {', '.join(cids)}{more}")
@@ -307,14 +293,10 @@ def tail(lines: int, after: int | None, follow: bool, as_json: bool, node: Conne
       recon-node feed tail --from 0 --json | jq -r .data | recon-node events add - --url ...
     """
     if after is None:
-        head = understood(node, node.request("GET", "/ceramic/feed/head"), _Head)["head"]
+        head = understood(node, node.request("GET", "/ceramic/feed/head")["head"], int)
         after = max(0, head - lines)
     for event in _events(node, after, follow=follow, with_cars=as_json):
         echo(json.dumps(event) if as_json else _line(event))
-
-
-class _Head(TypedDict):
-    head: int
 
 
 class _FeedEvent(TypedDict):
