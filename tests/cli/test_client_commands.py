@@ -355,16 +355,6 @@ def test_a_token_file_that_does_not_exist(node: TestnetNode) -> None:
     assert error.startswith("Error: the token file /nowhere/token cannot be read")
 
 
-def test_a_peer_of_another_network_is_reported(
-    node: TestnetNode, guarded: tuple[TestnetNode, Path]
-) -> None:
-    [address] = guarded[0].addresses
-    error = error_of("peers", "add", address, node=node)
-    assert error.startswith(f"Error: peer {address.rpartition('/')[2]} is on another net")
-    assert "(local-" in error
-    assert not any(peer["id"] in address for peer in json_of("peers", node=node))
-
-
 def test_the_first_sync_with_a_peer_is_shown(
     node: TestnetNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

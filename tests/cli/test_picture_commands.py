@@ -2,9 +2,6 @@
 
 import base64
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,7 +10,6 @@ import httpx
 import pytest
 from cli_run import error_of, json_of, run
 from nacl.signing import SigningKey
-from support import forking
 
 from recon_node.ceramic import Event, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, time_event
@@ -289,25 +285,6 @@ def test_what_is_not_a_tangle() -> None:
     ):
         error = error_of("tangle", "show", "-", *args, data=data, code=code)
         assert words in " ".join(error.split())
-
-
-def test_a_file_that_is_standard_output(tmp_path: Path) -> None:
-    """Like everything that is printed: its reader may have seen enough, and its disk be full."""
-    file = tmp_path / "messages.jsonl"
-    file.write_text("\n".join(TANGLE))
-    draw = [sys.executable, "-m", "recon_node", "tangle", "show", file, *POST, "--svg", "-"]
-
-    def end_of(stdout: int) -> tuple[int, str]:
-        done = forking.run(draw, stdout=stdout, stderr=subprocess.PIPE, text=True)
-        return done.returncode, done.stderr
-
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "wb") as pipe, Path("/dev/full").open("wb") as full:
-        assert end_of(pipe.fileno()) == (1, "")
-        code, error = end_of(full.fileno())
-    assert code == 1
-    assert error == "Error: standard output cannot be written: No space left on device\n"
 
 
 def test_a_file_that_is_a_link_to_itself(tmp_path: Path) -> None:

@@ -203,14 +203,6 @@ async def test_a_peer_that_lists_too_much_that_it_does_not_have(tmp_path, lister
         await eventually(lambda: victim.failures(lister.host.peer_id) == MISBEHAVED)
 
 
-async def test_a_peer_that_sends_what_was_not_asked_for(tmp_path, lister, sdk_events):
-    lister.serve(lambda asked: [CAR + sdk_events[500][1]])
-    async with node(tmp_path / "victim", **QUIET) as victim:
-        assert "not asked for" in await sync_with(victim, lister)
-        await eventually(lambda: victim.failures(lister.host.peer_id) == MISBEHAVED)
-        assert len(victim.store.keys) == 0
-
-
 async def test_events_that_are_not_valid_are_left_out_and_the_others_kept(tmp_path, lister):
     held = dict(lister.events)
     forged = lister.events[7][0]
@@ -232,16 +224,6 @@ async def test_events_that_are_not_valid_are_left_out_and_the_others_kept(tmp_pa
         await eventually(lambda: victim.failures(lister.host.peer_id) in (1, 2))
 
 
-async def test_a_peer_that_stalls_with_its_events(tmp_path, lister):
-    async def stall(stream: PeerStream) -> None:
-        await trio.sleep_forever()
-
-    lister.host.handle(EVENTS_PROTOCOL, stall)
-    async with node(tmp_path / "victim", idle_timeout=0.2, **QUIET) as victim:
-        assert await sync_with(victim, lister) == "the peer sent no complete frame within 0.2 s"
-        await eventually(lambda: victim.failures(lister.host.peer_id) == MISBEHAVED)
-
-
 async def test_a_peer_that_hangs_up_within_a_session_is_not_blamed_for_it(tmp_path, lister):
     async def hang_up(stream: PeerStream) -> None:
         await FrameStream(stream, MAX_FRAME).receive(PATIENCE)
@@ -254,18 +236,6 @@ async def test_a_peer_that_hangs_up_within_a_session_is_not_blamed_for_it(tmp_pa
 
 
 # --- peers that ask wrongly ------------------------------------------------------------------
-
-
-async def test_garbage_on_the_event_stream(tmp_path, sdk_cars):
-    async with node(tmp_path / "victim", sdk_cars[:20], **QUIET) as victim, loopback_host() as peer:
-        await connect(peer, victim)
-        stream = await peer.open_stream(victim.p2p.peer_id, EVENTS_PROTOCOL)
-        await stream.send_all(encode_frame(b"garbage"))
-        with suppress(trio.BrokenResourceError):
-            await read_to_end(stream)
-        await eventually(lambda: victim.failures(peer.peer_id) >= MISBEHAVED)
-        assert victim.p2p.counters.event_bytes_sent == 0
-        await assert_still_serves(victim, tmp_path)
 
 
 async def test_a_peer_may_have_only_so_many_event_streams(tmp_path, sdk_events):

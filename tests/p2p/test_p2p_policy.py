@@ -23,7 +23,7 @@ from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p import AGREED
 from recon_node.p2p.sync import fetch, sync_scheduler
 from recon_node.p2p.sync.reconciler import MAX_UNWANTED_REMEMBERED, UNWANTED_FOR, PeerMemory
-from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
+from recon_node.p2p.sync.rings import MODEL_RING
 from recon_node.recon import RECON_1_2, VERSIONS, SessionSettings, Version
 from recon_node.store import Policy, PolicySettings
 from recon_node.store import store as disk_reserve
@@ -134,26 +134,6 @@ async def test_what_finds_no_room_is_nobodys_fault(tmp_path, version):
         assert b.failures(a.p2p.peer_id) == b.p2p.counters.sessions_failed == 0
         if version is RECON_1_2:  # in 1.0.0, a cannot tell why b has enough
             assert a.failures(b.p2p.peer_id) == a.p2p.counters.sessions_failed == 0
-
-
-async def test_a_whole_sync_after_the_first_costs_next_to_nothing(tmp_path):
-    """By either side, although the two sets differ for good."""
-    options = {"versions": [RECON_1_2], "recon": FEW, "sync_interval": 0.05}
-    async with (
-        node(tmp_path / "a", [*junk(JUNK), *members_events(20)], **options) as a,
-        node(tmp_path / "b", policy=members_only(), **options) as b,
-    ):
-        await b.p2p.connect(a.address)
-
-        def later():
-            return [report for report in b.p2p.sync_reports if report.protocol != PEER_RING][4:]
-
-        await eventually(lambda: {report.role for report in later()} == {"initiator", "responder"})
-        first = next(report for report in b.p2p.sync_reports if report.protocol != PEER_RING)
-        for report in later():
-            assert report.outcome == f"{AGREED} but for {JUNK} keys left out here"
-            assert report.bytes_received < first.bytes_received / 5
-        assert b.failures(a.p2p.peer_id) == a.failures(b.p2p.peer_id) == 0
 
 
 async def test_junk_on_the_ring_of_ceramic_one_nodes(tmp_path, monkeypatch):

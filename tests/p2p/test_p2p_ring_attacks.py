@@ -35,7 +35,6 @@ from recon_node.p2p import AGREED
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers.book import MAX_INTERESTS
 from recon_node.p2p.sync import ring_events, rings
-from recon_node.p2p.sync.ring_events import RingWire
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.p2p.sync.sessions import SyncReport
 from recon_node.p2p.sync.sync_scheduler import BETWEEN_RING_SYNCS
@@ -285,58 +284,6 @@ async def test_answers_that_lead_nowhere(tmp_path, sdk_cars):
             for failures, pause in enumerate(pauses, 1):
                 shortest = (1 - SPREAD) * BETWEEN_RING_SYNCS.wait(failures)
                 assert pause > shortest - CLOCK_SLACK, "it is left alone for longer and longer"
-
-
-def large_events(count: int) -> list[bytes]:
-    """Events of which a few dozen fill the largest window that a host gives a stream."""
-    content = "x" * 100_000
-    return [init_event(KEY, METAMODEL, {"n": n, "of": content}).car for n in range(count)]
-
-
-async def test_a_peer_that_reads_nothing(tmp_path, sdk_cars, monkeypatch):
-    """Its host takes 256 KiB to 4 MiB of what it asks for; once it takes no more, it is given up.
-
-    That what waits for such a peer is bounded is tested in test_p2p_ring_wire.py.
-    """
-    cars = [*large_events(30), *sdk_cars[:10]]
-    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
-
-        def impatient_with_the_attacker(stream, *arguments):
-            *others, idle_timeout, sync_id = arguments
-            if stream.peer_id == attacker.peer_id:
-                idle_timeout = 1.0
-            return RingWire(stream, *others, idle_timeout, sync_id)
-
-        monkeypatch.setattr(rings, "RingWire", impatient_with_the_attacker)
-        stream = await open_ring(attacker, victim)
-        with suppress(*CUT_OFF):  # on a slow machine it may be given up before it has asked
-            await stream.send_all(said(INTERESTS, *[NOTHING] * 10))
-        await eventually(lambda: reports_about(victim, attacker))
-        [report] = reports_about(victim, attacker)
-        assert "neither sent nor took anything" in report.outcome
-        await assert_honest_does_not_notice(victim, honest, cars)
-
-
-async def test_peers_that_never_answer_keep_none_from_being_asked(tmp_path, sdk_cars, monkeypatch):
-    monkeypatch.setattr(rings, "IDLE_TIMEOUT", 3600.0)  # nobody gives them up meanwhile
-    cars = sdk_cars[:40]
-
-    async def fall_silent(stream: PeerStream) -> None:
-        await stream.receive_some(1)
-        await trio.sleep_forever()
-
-    async with (
-        node(tmp_path / "victim", **ONLY_RINGS) as victim,
-        node(tmp_path / "honest", cars, **ONLY_RINGS) as honest,
-        AsyncExitStack() as stack,
-    ):
-        for _ in range(10):
-            attacker = await stack.enter_async_context(loopback_host())
-            for ring in (MODEL_RING, PEER_RING):
-                attacker.handle(ring, fall_silent)
-            await victim.p2p.connect(attacker.addresses[0])
-        await victim.p2p.connect(honest.address)
-        await eventually(lambda: victim.store.head == len(cars))
 
 
 def made_up_nodes(count: int, expiry: int) -> list[Value]:

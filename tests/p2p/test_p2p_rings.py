@@ -1,7 +1,6 @@
 """Nodes that speak `/ceramic/recon/0.1.0` alone, as ceramic-one nodes do, and mixed networks."""
 
 import tracemalloc
-from collections import Counter
 from contextlib import aclosing
 
 import pytest
@@ -9,7 +8,7 @@ from nacl.signing import SigningKey
 from p2p_support import NETWORK, Node, eventually, node
 from support import sdk_sample
 
-from recon_node.ceramic import METAMODEL, InvalidEventError, parse_event
+from recon_node.ceramic import METAMODEL, parse_event
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
 from recon_node.fairness.pacing import Backoff
@@ -162,39 +161,6 @@ async def test_what_cannot_be_taken_comes_once(tmp_path, monkeypatch):
         assert a.p2p.sync_reports[0].keys_left_out == 1
         b.store.ring_keys.add(of_lost)
         await eventually(lambda: a.store.head == 3)
-
-
-async def test_what_a_node_refuses_does_not_keep_the_others_from_it(tmp_path, monkeypatch):
-    """Of every ten events, it takes one for invalid."""
-    monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=60.0))
-    cars = [*MODELS, *streams(0, 20)]
-    inits = [event.cid for event in map(parse_event, cars) if event.init == event.cid][3::10]
-    refused = {event.cid for event in map(parse_event, cars) if event.init in inits}
-    parsed = Counter()
-
-    def parse(car):
-        event = parse_event(car)
-        parsed[event.cid] += 1
-        if event.cid in refused:
-            raise InvalidEventError("not for me")
-        return event
-
-    monkeypatch.setattr(ring_events, "parse_event", parse)
-    async with (
-        node(tmp_path / "a", cars, **ONLY_RINGS) as a,
-        node(tmp_path / "b", [*MODELS, *streams(20, 25)], **ONLY_RINGS) as b,
-    ):
-        await b.p2p.connect(a.address)
-        others = [*MODELS, *streams(20, 25)]
-        await eventually(
-            lambda: len(b.store.ring_keys or ()) == len(cars) - len(refused) + len(others) - 3
-        )
-        await eventually(lambda: len(a.store.ring_keys or ()) == len(cars) + len(others) - 3)
-        before = b.p2p.counters.sessions_initiated
-        await eventually(lambda: b.p2p.counters.sessions_initiated >= before + 10)
-        assert set(b.outcomes()) == {AGREED}
-        assert {parsed[cid] for cid in refused} == {1}
-        assert b.failures(a.p2p.peer_id) == 0
 
 
 async def test_a_peer_that_refuses_an_event_gets_the_others(tmp_path, monkeypatch):

@@ -181,21 +181,6 @@ async def test_two_nodes_that_sync_both_ways_at_once_move_each_event_once(tmp_pa
         assert a.p2p.counters.event_bytes_sent == fetched.event_bytes_received
 
 
-async def test_three_nodes_find_each_other_through_the_dht(tmp_path, sdk_cars):
-    settings = {"discovery": True, **QUICK}
-    async with node(tmp_path / "1", sdk_cars[:10], **settings) as first:
-        known = {"bootstrap": (first.address,), **settings}
-        async with node(tmp_path / "2", **known) as second, node(tmp_path / "3", **known) as third:
-
-            def see(one, other) -> bool:
-                return other.p2p.peer_id in {peer.id for peer in one.p2p.peers() if peer.connected}
-
-            await eventually(lambda: see(second, third) and see(third, second))
-            await third.store.admit_local(new_cars(5))
-            nodes = (first, second, third)
-            await eventually(lambda: all(node.holds_as_many_as(15) for node in nodes))
-
-
 async def test_only_what_both_are_interested_in_is_exchanged(tmp_path):
     """Until the interest is removed: then at once, without waiting for the next round."""
     wanted, unwanted = StreamId(2, METAMODEL.cid), StreamId(3, METAMODEL.cid)
@@ -238,18 +223,6 @@ async def test_what_lies_above_a_common_interest_is_no_failure(tmp_path, version
         await b.p2p.connect(a.address)
         await eventually(lambda: len(b.outcomes()) > 1)
         assert set(b.outcomes()) == {AGREED}
-
-
-async def test_a_node_that_restarts_keeps_its_identity_and_its_peers(tmp_path):
-    async with node(tmp_path / "a", new_cars(3), **QUICK) as a:
-        async with node(tmp_path / "b", **QUICK) as b:
-            peer_id = b.p2p.peer_id
-            await b.p2p.connect(a.address)
-            await eventually(lambda: b.holds_as_many_as(3))
-        await a.store.admit_local(new_cars(3))
-        async with node(tmp_path / "b", **QUICK) as b:
-            assert b.p2p.peer_id == peer_id
-            await eventually(lambda: b.holds_as_many_as(6))  # nobody told it of a
 
 
 async def test_a_bootstrap_peer_that_comes_late_is_reached(tmp_path):

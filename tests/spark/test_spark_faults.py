@@ -25,7 +25,6 @@ from test_spark_snapshot import table, write_snapshot
 
 from recon_node.ceramic import Event, EventId, Network
 from recon_node.ceramic.builder import data_event, model_event, signed_event
-from recon_node.ipld import dag_cbor
 from recon_node.store import open_store
 from recon_node.streams.graph import heights
 from spark_sink.derive import feed_streams
@@ -113,17 +112,6 @@ def test_what_merges_a_badly_signed_event_is_the_tip(
         before = table_rows(tmp_path, name)
         rebuild(tmp_path, name, None, silent)
         assert table_rows(tmp_path, name) == before
-
-
-def test_a_capability_of_a_badly_signed_event_may_be_anything(tmp_path: Path) -> None:
-    figures = Figures()
-    payload = change(figures.c, replace("/t", "D")).payload
-    bad = signed_event(KEY, payload, capability=dag_cbor.encode("not a capability"))
-    figures.all.faults[bad.cid] = FAULT
-    figures.all.add(bad, change(bad, replace("/t", "on top")))
-    fill(tmp_path, figures.rows, len(figures.rows))
-    assert rows_of(tmp_path, "conclusion_events", bad)["expires"] is None
-    assert rows_of(tmp_path, "event_states", bad)["validation_errors"] == [FAULT]
 
 
 def test_a_badly_signed_version_of_a_model_does_not_count(tmp_path: Path) -> None:

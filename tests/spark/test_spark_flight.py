@@ -25,7 +25,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from recon_node.recon import Sha256a
 from spark_sink.errors import RequestError
 from spark_sink.schema import TABLES
 from spark_sink.serve.database import NAMES, Database
@@ -195,12 +194,6 @@ def test_queries_of_ceramic_ones_documentation_work(client: Any, database: Datab
     assert asked(client, first).column_names
     for sql in others:
         assert answered(database, sql).column_names, sql
-
-
-def test_the_hash_of_the_events_can_be_asked_for(client: Any, directory: Path) -> None:
-    keys = [bytes(row["event_id"]) for row in in_table(directory, "raw_events")]
-    answer = asked(client, "SELECT sha256a(event_id) AS hash FROM tables.raw_events")
-    assert answer.to_pylist() == [{"hash": str(Sha256a.of(*keys))}]
 
 
 def test_json_is_read_from_bytes(client: Any, directory: Path) -> None:

@@ -4,14 +4,13 @@ Master, workers and executors are processes of their own, on the loopback; the t
 shared because the machine is.
 """
 
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from spark_helpers import PATIENCE, Node
+from spark_helpers import Node
 from spark_oracle import assert_tables
 from spark_programs import EXAMPLES, FRUGAL, Cluster, configured
 from support.waiting import kept_port, wait_until
@@ -19,7 +18,7 @@ from support.waiting import kept_port, wait_until
 from recon_node.ceramic import Event
 from spark_sink.errors import SinkError
 from spark_sink.run.cluster import check_master
-from spark_sink.run.spark_session import Java, find_java, start_session
+from spark_sink.run.spark_session import Java, start_session
 from spark_sink.tables.location import Location, StoreUrl, files_below, open_delta_table
 
 pytestmark = pytest.mark.spark
@@ -78,32 +77,6 @@ def test_tables_are_right_though_executors_are_killed(
     assert len(cluster.executors() - before) == 4, "two were there, two came for those killed"
     assert_tables(tables, full_node.feed())
     assert not any(orphans(tables / name) for name in HISTORIES)
-
-
-@pytest.mark.long
-def test_machines_go_and_come(node: Node, tmp_path: Path, sample: list[Event]) -> None:
-    """First one of two; then the other one, when another has come in its place."""
-    cluster = Cluster(tmp_path)
-    tables = tmp_path / "tables"
-    try:
-        node.add(sample[:300])
-        options = run_options(cluster, node, tables)
-        options.remove("--once")
-        log = cluster.start(sys.executable, "-c", LONG_STEPS, *options)
-        wait_until(lambda: '"position": 300, "seconds"' in log.read_text(), "the first batch")
-        cluster.kill_worker(0)
-        node.add(sample[300:600])
-        wait_until(lambda: '"position": 600, "seconds"' in log.read_text(), "one worker goes on")
-        cluster.add_workers(1)
-        cluster.kill_worker(1)
-        node.add(sample[600:])
-        wait_until(lambda: '"position": 930, "seconds"' in log.read_text(), "the new one does")
-        run = cluster.running[-2]
-        run.send_signal(signal.SIGTERM)
-        assert run.wait(PATIENCE) == 0, log.read_text()
-    finally:
-        cluster.close()
-    assert_tables(tables, node.feed())
 
 
 def has_rows(tables: Location, name: str) -> bool:
@@ -235,11 +208,3 @@ def test_a_master_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"no Spark master answers at spark://127\.0\.0\.1:port"):
         check_master("spark://127.0.0.1:port")
     check_master("yarn")
-
-
-@pytest.mark.long
-def test_spark_connect_is_no_master(tmp_path: Path) -> None:
-    with pytest.raises(
-        SinkError, match=r"sc://a:15002 is a Spark Connect server, which would write"
-    ):
-        start_session(find_java(), tmp_path, master="sc://a:15002")

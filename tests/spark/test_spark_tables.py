@@ -326,28 +326,6 @@ def test_the_documentation_has_the_schemas(name: str) -> None:
     assert documented(name) == [(f.name, type_of(f)) for f in TABLES[name].schema]
 
 
-@pytest.mark.long
-def test_every_trap_event_by_event_and_all_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Late anchors, poison, models that come late or change, capabilities that had expired."""
-    trap = scenario()
-    rows = feed_rows(trap.events, trap.times)
-    slow, fast = Sink(Tables(tmp_path / "slow", EPOCH)), Sink(Tables(tmp_path / "fast", EPOCH))
-    slow.tables.append(rows)
-    slow.catch_up(window=1)
-    fast.tables.append(rows)
-    fast.catch_up()
-    monkeypatch.setattr(derive, "_SHORT_POSITIONS", 0)
-    parted = Sink(Tables(tmp_path / "in portions", EPOCH))
-    parted.tables.append(rows)
-    parted.catch_up(window=15)
-    for directory in ("slow", "fast", "in portions"):
-        assert_tables(tmp_path / directory, rows.to_pylist())
-    errors = "SELECT count(*) AS n FROM event_states WHERE len(validation_errors) > 0"
-    assert asked(tmp_path / "slow", errors) == [(23,)]
-
-
 def test_a_late_anchor_changes_the_tip_as_an_update(tmp_path: Path) -> None:
     """The row is replaced, and who follows the changes sees what was and what is."""
     trap = Scenario()
@@ -372,27 +350,6 @@ def test_a_late_anchor_changes_the_tip_as_an_update(tmp_path: Path) -> None:
         column = "event_cid" if name == "stream_tips" else "data"
         assert was in changes_by_type["update_preimage"][column]
         assert now in changes_by_type["update_postimage"][column]
-
-
-def test_a_model_that_changes_changes_what_its_documents_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a crash in the middle of that, followed by a change back, leaves nothing of it."""
-    monkeypatch.setattr("spark_sink.derive.derivation._DOCUMENTS_PER_COMMIT", 2)  # several commits
-    model = model_event(KEY, DEFINITION)
-    events = [model]
-    for n in range(5):
-        init = document(model.stream_id(), {"n": n}, bytes([n]))
-        events += [init, change(init, replace("/n", -n - 1))]
-    to_schema = {"type": "object", "properties": {"n": {}}, "additionalProperties": False}
-    changed = change(model, replace("/schema", to_schema), replace("/relations", 1))
-    revoked = change(model, replace("/name", "N"))
-    rows = feed_rows([*events, revoked, changed])
-    sink = filled(tmp_path, rows.slice(0, len(events)))
-    assert_tables(tmp_path, rows.slice(0, len(events)).to_pylist())
-    sink.tables.append(rows)
-    sink.catch_up(window=1)
-    assert_tables(tmp_path, rows.to_pylist())
 
 
 def test_the_rows_of_files_without_statistics_are_counted(

@@ -402,17 +402,6 @@ def test_a_node_that_was_restored_from_an_older_copy_is_no_good_health(
 ADDED = ("time", "chain_id", "delivered_at", "fault")
 
 
-def test_a_table_of_the_first_version_gets_its_new_columns(
-    sample: list[Event], tmp_path: Path
-) -> None:
-    """The sample has no time events, so that nulls are right."""
-    rows = feed_rows(sample[:80])
-    filled(tmp_path, rows.slice(0, 50), names=())
-    make_old(tmp_path, RAW, *ADDED)
-    filled(tmp_path, rows)
-    assert_tables(tmp_path, rows.to_pylist())
-
-
 def test_a_table_of_the_first_version_with_anchors_must_be_read_again(tmp_path: Path) -> None:
     filled(tmp_path, TRAP_ROWS, names=())
     make_old(tmp_path, RAW, *ADDED)

@@ -40,26 +40,6 @@ def settle_some(log: BareLog, random: Random, share: float) -> None:
 
 
 @FEW
-@given(seed=SEEDS, guarded=st.booleans())
-def test_keys_do_not_depend_on_the_order_of_arrival(seed: int, guarded: bool) -> None:
-    world = BadWorld(seed)
-    claims = [claim for event in world.events.values() for claim in world.claims(event)]
-    offers = world.random.sample(claims, int(len(claims) * world.random.choice([0.3, 0.6, 1])))
-    outcomes = []
-    for _ in range(2):
-        with opened(guarded=guarded) as log:
-            for batch in shuffled(offers, world.random):
-                log.admit(batch)
-                settle_some(log, world.random, 0.3)
-            while log.unsettled:
-                settle_some(log, world.random, 1)
-            outcomes.append((log.keys, set(log.feed)))
-    assert outcomes[0][0] == outcomes[1][0]
-    if guarded:  # else the one exception of docs/admission.md, "Badly signed events"
-        assert outcomes[0][1] == outcomes[1][1]
-
-
-@FEW
 @given(seed=SEEDS, most=st.integers(0, 5))
 def test_what_finds_no_room_leaves_no_trace(seed: int, most: int) -> None:
     world = World(seed, streams=2, events=20)

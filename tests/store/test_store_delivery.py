@@ -7,9 +7,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import NETWORK, World, check_feed, check_tables, feed_of
-from support import sdk_sample
 
-from recon_node.ceramic import parse_event
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore
 from recon_node.store import Store, open_store
@@ -75,26 +73,6 @@ async def test_local_and_remote_admission_agree(seed: int, time_events: bool) ->
             check_feed(rows, world.events)
             assert {row.event_cid for row in rows} == world.deliverable(world.events)
             assert store.waiting == 0
-
-
-async def test_sdk_events_in_their_order_and_in_any_order_make_the_same_set(tmp_path: Path) -> None:
-    cars = sdk_sample.cars()
-    events = {event.cid: event for event in map(parse_event, cars)}
-    async with open_store(tmp_path / "a", NETWORK) as first:
-        verdicts = await first.admit_local(cars)
-        assert [(v.status, v.position) for v in verdicts] == [("new", n) for n in range(1, 931)]
-        rows = await feed_of(first)
-        check_feed(rows, events)
-        assert [row.car for row in rows] == cars
-        offers = [(row.event_id, row.car) for row in rows]
-        summary = first.keys.summarize()
-    World(1).random.shuffle(offers)
-    async with open_store(tmp_path / "b", NETWORK) as second:
-        for start in range(0, 930, 100):
-            await second.admit_remote(offers[start : start + 100])
-        check_feed(await feed_of(second), events)
-        assert (second.head, second.waiting) == (930, 0)
-        assert second.keys.summarize() == summary
 
 
 async def test_a_long_chain_that_comes_backwards_is_delivered(store: Store) -> None:
