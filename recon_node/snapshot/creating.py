@@ -20,12 +20,13 @@ their names, and `collect` deletes the others.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Any, Final, Self
 
 import trio
 from nacl.signing import SigningKey
@@ -34,7 +35,7 @@ from recon_node.base.steps import run_steps
 from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import CID, CarError
-from recon_node.recon import KeyRange, KeyStore, Sha256a, covers
+from recon_node.recon import KeyRange, KeyStore, KeyView, Sha256a, covers
 from recon_node.snapshot.objects import MissingObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import (
     PACK_HEADER,
@@ -63,7 +64,7 @@ from recon_node.snapshot.root import (
 )
 from recon_node.snapshot.snapshot_reader import SnapshotReader
 from recon_node.snapshot.tree.build import NewNode, build
-from recon_node.snapshot.tree.nodes import HIGHEST, InnerNode, LeafNode, Link, Root, decode
+from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, InnerNode, LeafNode, Link, Root, decode
 from recon_node.snapshot.tree.update import TreeChange, differing_leaves, matcher, update
 from recon_node.store import Interest, Store, format_interest
 from recon_node.store.db import log_schema
@@ -82,29 +83,57 @@ Progress = Callable[[str, int, int | None], None]
 """Called with the current step, how much of it is done, and of how much (None: unknown)."""
 
 
-class Source(Protocol):
-    """Events to make a snapshot of. Every method may block."""
+class Source(ABC):
+    """Events to make a snapshot of. Every method may block.
 
-    network: Network
-    interests: Sequence[str]
-    ranges: Sequence[KeyRange]
-    """What the snapshot covers, ascending and apart."""
+    Attributes:
+        ranges: what the snapshot covers, ascending and apart.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        interests: Iterable[Interest],
+        ranges: Iterable[KeyRange],
+        keys: KeyView,
+        call: Callable[..., Any],
+    ) -> None:
+        self.network = network
+        self.interests = [format_interest(interest) for interest in interests]
+        self.ranges = list(ranges)
+        self._keys = keys
+        self._call = call
+        """Calls a function in the thread that the keys belong to."""
+        self._matches = matcher(keys, self.ranges)
 
     def count(self) -> int:
         """Return about how many keys there are in the ranges."""
+        count: int = self._call(lambda: sum(map(self._keys.count, self.ranges)))
+        return count
 
     def matches(self, bounds: KeyRange, expected: Sha256a) -> bool:
         """Return whether the keys between two bounds, in the ranges, have that hash."""
+        is_equal: bool = self._call(self._matches, bounds, expected)
+        return is_equal
 
     def keys(self, bounds: KeyRange) -> Iterator[bytes]:
         """Yield the keys between two bounds, in the ranges, ascending."""
+        for range_ in self.ranges:
+            part = range_.intersect(bounds)
+            while part is not None:
+                page = self._call(lambda within: list(self._keys.keys(within, _PAGE)), part)
+                yield from page
+                part = KeyRange(page[-1], part.upper) if len(page) == _PAGE else None
 
+    @abstractmethod
     def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:
         """Return the CARs of events; None for those that are not here, or damaged."""
 
+    @abstractmethod
     def feed_end(self) -> tuple[str, int]:
         """Return the epoch of the log and a position, up to which `keys` has all of its feed."""
 
+    @abstractmethod
     def feed_rows(self, after: int, upto: int) -> list[Row]:
         """Return the positions (after, upto] of the feed."""
 
@@ -216,14 +245,17 @@ class SnapshotWriter:
         return SnapshotFeed(epoch, pages[-1].upto if pages else 0, tuple(pages))
 
     def _build(self) -> Root | None:
-        held = chain.from_iterable(map(self._source.keys, self._source.ranges))
+        held = self._source.keys(KeyRange(LOWEST, HIGHEST))
         return run_steps(build(self._written(held, self._source.count())), self._add_node)
 
     def _update(self, base: RootObject) -> Root | None:
+        tree = base.manifest.tree
+        if tree is None:
+            return self._build()
         faults: list[SnapshotFault] = []
         reader = SnapshotReader(self._objects, base, faults.append)
         try:
-            return self._update_with(reader, base.manifest.tree)
+            return self._update_with(reader, tree)
         except SnapshotError as error:
             reasons = "; ".join(map(str, [error, *faults[:3]]))
             raise DamagedBaseError(
@@ -231,9 +263,7 @@ class SnapshotWriter:
                 "everything again"
             ) from None
 
-    def _update_with(self, reader: SnapshotReader, tree: Root | None) -> Root | None:
-        if tree is None:
-            return self._build()
+    def _update_with(self, reader: SnapshotReader, tree: Root) -> Root | None:
         blocks: dict[CID, bytes] = {}
         self._progress("comparing", 0, None)
         leaves = reader.answer(differing_leaves(tree.link, self._source.matches, blocks), blocks)
@@ -241,17 +271,16 @@ class SnapshotWriter:
         for done, (branch, leaf) in enumerate(leaves):
             known = set(leaf.keys)
             now = list(self._source.keys(branch.bounds))
-            new = [key for key in now if key not in known]
-            written = set(self._written(new, None))
+            written = set(self._written((key for key in now if key not in known), None))
             keys = [key for key in now if key in known or key in written]
             changes.append(TreeChange(branch.link.lower, len(leaf.keys), keys))
             self._progress("writing events", done + 1, len(leaves))
         root, made = reader.answer(update(tree, changes, blocks), blocks)
         self._event_extents = reader.event_extents | self._event_extents
-        for new_node in made:
-            children = new_node.node.children if isinstance(new_node.node, InnerNode) else ()
-            self._find([child.cid for child in children], reader)
-            self._add_node(new_node)
+        for new in made:
+            children = new.node.children if isinstance(new.node, InnerNode) else ()
+            self._find((child.cid for child in children), reader)
+            self._add_node(new)
         if root is not None:
             self._find([root.link.cid], reader)
         return root
@@ -418,7 +447,7 @@ def _can_build_on(root: RootObject, source: Source, key: SigningKey, pack_bytes:
     return not too_many and manifest.live * 2 >= size
 
 
-class LogSource:
+class LogSource(Source):
     """The log in a data directory, of a running node or not. A context manager.
 
     Raises:
@@ -427,26 +456,25 @@ class LogSource:
 
     def __init__(self, data_dir: Path, interests: Sequence[Interest] = ()) -> None:
         self._path = find_log(data_dir)
-        self.network = network_of(self._path)
-        self.interests: Sequence[str] = [format_interest(interest) for interest in interests]
-        self.ranges: Sequence[KeyRange] = key_ranges(self.network, interests)
+        network = network_of(self._path)
+        ranges = key_ranges(network, interests)
+        keys = KeyStore()
         with explained_errors(self._path):
-            self._reader = Reader(data_dir, self.network)
+            self._reader = Reader(data_dir, network)
             sql = "SELECT event_id FROM events WHERE event_id > ? AND event_id < ? ORDER BY 1"
-            self._keys = KeyStore()
             kept: list[bytes] = []
             connection = self._reader.connection
             connection.execute("BEGIN")
             with closing(connection.cursor()) as cursor:
                 withheld = set(select_withheld(connection, orphans=False))
-                for range_ in self.ranges:
-                    keys = (key for (key,) in cursor.execute(sql, tuple(range_)))
-                    kept += [key for key in keys if key not in withheld]
+                for range_ in ranges:
+                    rows = cursor.execute(sql, tuple(range_))
+                    kept += [key for (key,) in rows if key not in withheld]
                 self._epoch = log_schema.read_meta(connection, "epoch") or ""
                 self._reader.head = read_head(self._reader)
             connection.execute("COMMIT")
-            self._keys.load(kept)
-        self._matches = matcher(self._keys, self.ranges)
+            keys.load(kept)
+        super().__init__(network, interests, ranges, keys, lambda work, *given: work(*given))
 
     def __enter__(self) -> Self:
         return self
@@ -454,16 +482,7 @@ class LogSource:
     def __exit__(self, *error: object) -> None:
         self._reader.connection.close()
 
-    def count(self) -> int:  # noqa: D102 - see Source
-        return len(self._keys)
-
-    def matches(self, bounds: KeyRange, expected: Sha256a) -> bool:  # noqa: D102
-        return self._matches(bounds, expected)
-
-    def keys(self, bounds: KeyRange) -> Iterator[bytes]:  # noqa: D102
-        return self._keys.keys(bounds)
-
-    def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:  # noqa: D102
+    def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:  # noqa: D102 - see Source
         with explained_errors(self._path):
             return read_cars_for_peers(self._reader, event_ids)
 
@@ -475,33 +494,15 @@ class LogSource:
             return read_positions(self._reader, after, upto)
 
 
-class StoreSource:
+class StoreSource(Source):
     """The store of a running node, with its interests; used from a thread that trio started."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.network = store.network
-        self.interests: Sequence[str] = [format_interest(interest) for interest in store.wanted.all]
-        self.ranges: Sequence[KeyRange] = list(store.wanted.ranges)
-        self._matches = matcher(store.keys, self.ranges)
+        wanted, call = store.wanted, trio.from_thread.run_sync
+        super().__init__(store.network, wanted.all, wanted.ranges, store.keys, call)
 
-    def count(self) -> int:  # noqa: D102 - see Source
-        return trio.from_thread.run_sync(
-            lambda: sum(self._store.keys.count(range_) for range_ in self.ranges)
-        )
-
-    def matches(self, bounds: KeyRange, expected: Sha256a) -> bool:  # noqa: D102
-        return trio.from_thread.run_sync(self._matches, bounds, expected)
-
-    def keys(self, bounds: KeyRange) -> Iterator[bytes]:  # noqa: D102
-        for range_ in self.ranges:
-            part = range_.intersect(bounds)
-            while part is not None:
-                page = trio.from_thread.run_sync(self._page, part)
-                yield from page
-                part = KeyRange(page[-1], part.upper) if len(page) == _PAGE else None
-
-    def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:  # noqa: D102
+    def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:  # noqa: D102 - see Source
         return trio.from_thread.run(self._store.reader.cars_for_peers, event_ids)
 
     def feed_end(self) -> tuple[str, int]:  # noqa: D102
@@ -509,6 +510,3 @@ class StoreSource:
 
     def feed_rows(self, after: int, upto: int) -> list[Row]:  # noqa: D102
         return trio.from_thread.run(self._store.reader.positions, after, upto)
-
-    def _page(self, part: KeyRange) -> list[bytes]:
-        return list(islice(self._store.keys.keys(part), _PAGE))

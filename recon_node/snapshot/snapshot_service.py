@@ -105,9 +105,8 @@ class Snapshots:
             self._scope = None
             self._store.filling.end()
         _log_sync(report)
-        faulty = report.synced.fault_count or any(source.error for source in report.sources)
         if not report.cancelled:
-            self._took("sync", trio.current_time() - started, ok=not faulty)
+            self._took("sync", trio.current_time() - started, ok=report.is_whole)
 
     def _took(self, operation: str, seconds: float, *, ok: bool) -> None:
         self.durations[operation, "ok" if ok else "failed"].observe(seconds)

@@ -27,7 +27,7 @@ from recon_node.ceramic import EventId, EventIdError
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import PackExtent
-from recon_node.snapshot.root import RootObject
+from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.snapshot_reader import (
     NODES_AT_ONCE,
     SnapshotReader,
@@ -101,7 +101,8 @@ async def sync_snapshot(
     result.total += manifest.count
     if manifest.tree is not None:
         sync = _Sync(reader, target, result, ranges, on_progress)
-        await sync.run(whole(manifest.tree.link))
+        async with trio.open_nursery() as nursery:
+            await sync.open([whole(manifest.tree.link)], 0, nursery)
 
 
 async def in_thread(work: Callable[..., T], *arguments: object) -> T:
@@ -113,95 +114,86 @@ async def in_thread(work: Callable[..., T], *arguments: object) -> T:
     )
 
 
+@dataclass
 class _Sync:
-    def __init__(
-        self,
-        reader: SnapshotReader,
-        target: Store,
-        result: Synced,
-        ranges: Sequence[KeyRange],
-        on_progress: Callable[[], None],
-    ) -> None:
-        self._reader = reader
-        self._target = target
-        self._result = result
-        self._ranges = ranges
-        self._on_progress = on_progress
+    reader: SnapshotReader
+    target: Store
+    result: Synced
+    ranges: Sequence[KeyRange]
+    on_progress: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._slots = trio.Semaphore(_MAX_PARTS_UNDER_WAY)
         # The snapshot has only keys in its own ranges: others of the node's must not count.
-        self._matches = matcher(target.keys, reader.manifest.ranges)
+        self._matches = matcher(self.target.keys, self.reader.manifest.ranges)
 
-    async def run(self, root: Branch) -> None:
-        async with trio.open_nursery() as nursery:
-            await self._open([root], 0, nursery)
-
-    async def _open(self, level: Sequence[Branch], wave: int, nursery: trio.Nursery) -> None:
+    async def open(self, level: Sequence[Branch], wave: int, nursery: trio.Nursery) -> None:
         """Open the nodes of a level that differ, and everything below.
 
         `wave` counts the round trips that had to come before.
         """
         differing = await self._differing(level)
         if differing and differing[0].link.level == 0:
-            for part in _parts(differing, self._reader.size_of, NODES_AT_ONCE):
+            for part in _parts(differing, self.reader.size_of, NODES_AT_ONCE):
                 await self._slots.acquire()
                 nursery.start_soon(self._take_leaves, part, wave)
             return
         # Depth first, so that only a few nodes of each level are in memory.
-        for part in _parts(differing, self._reader.size_of, NODES_AT_ONCE):
-            opened = await in_thread(self._reader.open, part)
-            asked = self._reader.is_asked(part)
-            self._reader.forget(part)
-            await self._open(children_of(opened), wave + asked, nursery)
+        for part in _parts(differing, self.reader.size_of, NODES_AT_ONCE):
+            opened = await in_thread(self.reader.open, part)
+            asked = self.reader.is_asked(part)
+            self.reader.forget(part)
+            await self.open(children_of(opened), wave + asked, nursery)
 
     async def _differing(self, level: Sequence[Branch]) -> list[Branch]:
         """Return the branches that have other keys than the node, in what the node wants."""
         differing: list[Branch] = []
         for branch in level:
-            if not any(wanted.intersect(branch.bounds) for wanted in self._ranges):
-                self._reader.forget([branch])
+            if not any(wanted.intersect(branch.bounds) for wanted in self.ranges):
+                self.reader.forget([branch])
             elif self._matches(branch.bounds, branch.link.hash):
-                self._reader.forget([branch])
-                self._result.done += self._target.keys.count(branch.bounds)
+                self.reader.forget([branch])
+                self.result.done += self.target.keys.count(branch.bounds)
             else:
                 differing.append(branch)
             await trio.lowlevel.checkpoint()
-        self._on_progress()
+        self.on_progress()
         return differing
 
     async def _take_leaves(self, part: Sequence[Branch], wave: int) -> None:
         """Fetch the missing events of some leaves, and have them admitted."""
         try:
             wanted: list[tuple[bytes, PackExtent]] = []
-            for _, leaf, extents in await in_thread(self._reader.open, part):
+            for _, leaf, extents in await in_thread(self.reader.open, part):
                 assert isinstance(leaf, LeafNode)
                 missing = await self._missing(leaf.keys, extents)
-                self._result.done += len(leaf.keys) - len(missing)
+                self.result.done += len(leaf.keys) - len(missing)
                 wanted += missing
-            waves = wave + self._reader.is_asked(part) + bool(wanted)
-            self._result.waves = max(self._result.waves, waves)
+            waves = wave + self.reader.is_asked(part) + bool(wanted)
+            self.result.waves = max(self.result.waves, waves)
             for batch in _parts(wanted, lambda item: max(_LEAST_EVENT, item[1].size)):
                 await self._take_events(batch)
-            self._reader.forget(part)
+            self.reader.forget(part)
         finally:
             self._slots.release()
 
     async def _take_events(self, wanted: Sequence[tuple[bytes, PackExtent]]) -> None:
         """Fetch some events, and have them admitted."""
-        events = await in_thread(self._reader.events, wanted)
-        self._target.filling.note(event_id for event_id, _ in events)
-        verdicts = await self._target.admit_remote(events)
+        events = await in_thread(self.reader.events, wanted)
+        self.target.filling.note(event_id for event_id, _ in events)
+        verdicts = await self.target.admit_remote(events)
         for (event_id, _), verdict in zip(events, verdicts, strict=True):
-            self._result.counts[verdict.status] += 1
+            self.result.counts[verdict.status] += 1
             if verdict.status == "refused":
-                self._result.note(SnapshotFault(f"event {event_id}", f"refused: {verdict.reason}"))
-        self._result.done += len(wanted)
-        self._on_progress()
+                self.result.note(SnapshotFault(f"event {event_id}", f"refused: {verdict.reason}"))
+        self.result.done += len(wanted)
+        self.on_progress()
 
     async def _missing(
         self, keys: Sequence[bytes], extents: Sequence[PackExtent]
     ) -> list[tuple[bytes, PackExtent]]:
         """Return the keys that the node lacks and wants."""
-        held = self._target.keys
+        held = self.target.keys
         missing: list[tuple[bytes, PackExtent]] = []
         for start in range(0, len(keys), _LOOKED_UP_AT_ONCE):
             part = slice(start, start + _LOOKED_UP_AT_ONCE)
@@ -209,7 +201,7 @@ class _Sync:
                 (key, extent)
                 for key, extent in zip(keys[part], extents[part], strict=True)
                 if key not in held
-                and any(key_range.covers(key) for key_range in self._ranges)
+                and any(key_range.covers(key) for key_range in self.ranges)
                 and not self._is_ruled_out(key)
             )
             await trio.lowlevel.checkpoint()
@@ -217,7 +209,7 @@ class _Sync:
 
     def _is_ruled_out(self, key: bytes) -> bool:
         try:
-            return self._target.is_ruled_out(EventId(key))
+            return self.target.is_ruled_out(EventId(key))
         except EventIdError:
             return False  # it is reported when its event is read
 
@@ -303,10 +295,12 @@ async def sync_all(
     report.cancelled = True
     try:
         roots = await _read_roots(report.sources, signers)
-        ranges = merge_ranges(key_range for _, root in roots for key_range in root.manifest.ranges)
+        ranges = merge_ranges(key_range for *_, root in roots for key_range in root.manifest.ranges)
         store.filling.narrow(ranges)
-        for source, root in roots:
-            await _sync_one(source, root, store, report.synced, on_progress)
+        for source, objects, root in roots:
+            reader = SnapshotReader(objects, root, report.synced.note)
+            with _ending_only(source):
+                await sync_snapshot(reader, store, report.synced, store.wanted.ranges, on_progress)
         report.cancelled = False
     finally:
         # Last, without a checkpoint behind it: who sees this may start another sync.
@@ -315,19 +309,15 @@ async def sync_all(
 
 async def _read_roots(
     sources: Sequence[SourceReport], signers: Collection[str]
-) -> list[tuple[SourceReport, RootObject]]:
+) -> list[tuple[SourceReport, Objects, RootObject]]:
     """Return the root objects of the sources that have one, in order."""
-    roots: list[tuple[SourceReport, RootObject]] = []
-
-    def read(source: SourceReport) -> RootObject:
-        source.objects = Objects.open(source.url)
-        return read_root(source.objects, trusted=signers or None)
-
+    roots: list[tuple[SourceReport, Objects, RootObject]] = []
     for source in sources:
         with _ending_only(source):
-            root = await in_thread(read, source)
+            source.objects = objects = await in_thread(Objects.open, source.url)
+            root = await in_thread(read_root, objects, LATEST, signers or None)
             source.name = root.name
-            roots.append((source, root))
+            roots.append((source, objects, root))
     return roots
 
 
@@ -344,16 +334,3 @@ def _ending_only(source: SourceReport) -> Iterator[None]:
     except Exception as error:
         logger.exception("A snapshot could not be read: a bug in this node", url=source.url)
         source.error = f"this node failed to read it: {error!r}"
-
-
-async def _sync_one(
-    source: SourceReport,
-    root: RootObject,
-    store: Store,
-    result: Synced,
-    on_progress: Callable[[], None],
-) -> None:
-    assert source.objects is not None
-    reader = SnapshotReader(source.objects, root, result.note)
-    with _ending_only(source):
-        await sync_snapshot(reader, store, result, store.wanted.ranges, on_progress)
