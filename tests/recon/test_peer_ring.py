@@ -4,6 +4,7 @@ from random import Random
 
 from nacl.signing import SigningKey
 
+from recon_node.recon.ring import peer_ring
 from recon_node.recon.ring.peer_ring import (
     LIFETIME,
     MAX_ENTRIES_OF_A_NODE,
@@ -24,12 +25,11 @@ def key(number: int) -> SigningKey:
     return SigningKey(number.to_bytes(32))
 
 
-def ring(number: int = 0, known: frozenset[str] = frozenset(), **bounds: int) -> PeerRing:
+def ring(number: int = 0, known: frozenset[str] = frozenset()) -> PeerRing:
     return PeerRing(
         key(number),
         pick=Random(7).randrange,
         was_connected=lambda peer_id: peer_id in known,
-        **bounds,
     )
 
 
@@ -42,7 +42,7 @@ def peer_id(number: int) -> str:
 
 
 def keys_of(one: PeerRing, now: int = NOW) -> list[bytes]:
-    return list(one.ring.keys(*one.interest(now)))
+    return list(one.ring.keys(*peer_ring.unexpired(now)))
 
 
 def test_the_own_entry_is_published_at_start_and_at_half_its_lifetime():
@@ -100,9 +100,10 @@ def test_a_node_has_a_bounded_number_of_entries():
     assert verdicts == [EntryVerdict.ADDED] * MAX_ENTRIES_OF_A_NODE + [EntryVerdict.NO_ROOM]
 
 
-def test_a_flood_of_made_up_nodes_displaces_neither_us_nor_the_nodes_that_we_met():
+def test_a_flood_of_made_up_nodes_displaces_neither_us_nor_the_nodes_that_we_met(monkeypatch):
+    monkeypatch.setattr(peer_ring, "MAX_ENTRIES", 20)
     known = frozenset(peer_id(number) for number in (1, 2))
-    one = ring(known=known, max_entries=20)
+    one = ring(known=known)
     one.refresh(NOW, HERE)
     for number in (1, 2):
         one.admit(entry_of(number), NOW)
@@ -115,9 +116,10 @@ def test_a_flood_of_made_up_nodes_displaces_neither_us_nor_the_nodes_that_we_met
     assert one.admit(entry_of(3), NOW) is EntryVerdict.ADDED
 
 
-def test_a_ring_full_of_nodes_that_we_met_refuses_more():
+def test_a_ring_full_of_nodes_that_we_met_refuses_more(monkeypatch):
+    monkeypatch.setattr(peer_ring, "MAX_ENTRIES", 10)
     known = frozenset(peer_id(number) for number in range(1, 10))
-    one = ring(known=known, max_entries=10)
+    one = ring(known=known)
     one.refresh(NOW, HERE)
     for number in range(1, 10):
         one.admit(entry_of(number), NOW)

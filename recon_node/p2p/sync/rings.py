@@ -38,7 +38,13 @@ from recon_node.p2p.transport.framing import OpenStream
 from recon_node.recon import Failed, Fetch, FetchById, KeyRange
 from recon_node.recon.actions import Admit, Value
 from recon_node.recon.ring.differences import Differences, Ending, Exchange
-from recon_node.recon.ring.peer_ring import MAX_ENTRIES, EntryVerdict, PeerEntry, PeerRing
+from recon_node.recon.ring.peer_ring import (
+    MAX_ENTRIES,
+    EntryVerdict,
+    PeerEntry,
+    PeerRing,
+    unexpired,
+)
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_codec import KeyForm, Message
 from recon_node.recon.ring.ring_session import Initiator, Responder
@@ -155,7 +161,7 @@ class Rings:
             ring = Ring(exchange.keys, is_fencepost)
             events = RingEvents(stream.peer_id, self._store, stream.account, exchange, ring)
         else:
-            interests, form = [self._peer_ring.interest(int(time.time()))], KeyForm.TEXT
+            interests, form = [unexpired(int(time.time()))], KeyForm.TEXT
             ring = self._peer_ring.ring
             events = PeerEntries(self._peer_ring, self._note_found)
         session = role(ring, interests)

@@ -21,7 +21,6 @@ those that have not expired yet are one range of keys.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections import Counter
@@ -185,18 +184,14 @@ def _object(part: bytes, what: str) -> dict[str, Any]:
 
 
 def _to_base64(data: bytes) -> bytes:
-    return base64.urlsafe_b64encode(data).rstrip(b"=")
+    return multibase.encode(data, "base64url")[1:].encode()
 
 
 def _from_base64(part: bytes, what: str) -> bytes:
     try:
-        data = base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
+        return multibase.decode("u" + part.decode())  # strict: an entry must not have several keys
     except ValueError:
-        raise PeerEntryError(f"a peer entry whose {what} is not base64url") from None
-    # The last character may have bits that mean nothing. One entry must not have several keys.
-    if _to_base64(data) != part:
-        raise PeerEntryError(f"a peer entry whose {what} is not canonical base64url")
-    return data
+        raise PeerEntryError(f"a peer entry whose {what} is not canonical base64url") from None
 
 
 LIFETIME: Final = 24 * 60 * 60
@@ -239,14 +234,10 @@ class PeerRing:
         *,
         pick: Callable[[int], int],
         was_connected: Callable[[str], bool],
-        max_entries: int = MAX_ENTRIES,
-        lifetime: int = LIFETIME,
     ) -> None:
         self._key = key
         self._pick = pick
         self._was_connected = was_connected
-        self._max_entries = max_entries
-        self._lifetime = lifetime
         self._store = KeyStore()
         self._entries: dict[bytes, PeerEntry] = {}
         self._entries_of: Counter[str] = Counter()
@@ -258,10 +249,6 @@ class PeerRing:
     def __len__(self) -> int:
         return len(self._store)
 
-    def interest(self, now: int) -> KeyRange:
-        """Return the range of the entries that have not expired at a time (Unix seconds)."""
-        return unexpired(now)
-
     def refresh(self, now: int, addresses: Sequence[str]) -> float:
         """Drop what has expired, and publish our own entry if it is due or our addresses changed.
 
@@ -271,10 +258,10 @@ class PeerRing:
             The seconds after which to call again.
         """
         self._drop_expired(now)
-        half = self._lifetime // 2
+        half = LIFETIME // 2
         own = self._own
         if own is None or own.addresses != tuple(addresses) or own.expiry - now <= half:
-            entry = sign_entry(self._key, now + self._lifetime, tuple(addresses))
+            entry = sign_entry(self._key, now + LIFETIME, tuple(addresses))
             own = self._own = parse_entry(entry)
             self._add(entry, own)
         return max(1, own.expiry - half - now)
@@ -291,7 +278,7 @@ class PeerRing:
             return EntryVerdict.EXPIRED
         if self._entries_of[parsed.peer_id] >= MAX_ENTRIES_OF_A_NODE:
             return EntryVerdict.NO_ROOM
-        if len(self._store) >= self._max_entries and not self._make_room():
+        if len(self._store) >= MAX_ENTRIES and not self._make_room():
             return EntryVerdict.NO_ROOM
         self._add(entry, parsed)
         return EntryVerdict.ADDED

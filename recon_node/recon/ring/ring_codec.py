@@ -201,12 +201,9 @@ _SMALL_INTEGERS: Final = re.compile(rb"(?:[\x00-\x17]++|(?:\x18[\x18-\xff])++)*+
 class Decoder:
     """Reads one side's messages from a stream's bytes as they arrive."""
 
-    def __init__(
-        self, keys: KeyForm, *, from_initiator: bool, max_message: int = MAX_MESSAGE
-    ) -> None:
+    def __init__(self, keys: KeyForm, *, from_initiator: bool) -> None:
         self._keys = keys
         self._from_initiator = from_initiator
-        self._max_message = max_message
         self._buffer = bytearray()
         self._needed = 1
         """Bytes that the next message has at least."""
@@ -238,10 +235,9 @@ class Decoder:
             yield message
 
     def _wait_for(self, needed: int, read: int = 0) -> None:
-        if max(needed, read) > self._max_message:
+        if max(needed, read) > MAX_MESSAGE:
             raise RemoteProtocolError(
-                f"a message of at least {max(needed, read)} bytes; "
-                f"the limit is {self._max_message} bytes"
+                f"a message of at least {max(needed, read)} bytes; the limit is {MAX_MESSAGE} bytes"
             )
         if read:
             del self._buffer[:read]

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from recon_node.recon.actions import Actions, Admit, Send, SendValues, Session, Value
-from recon_node.recon.keys.ordered_keys import KeyRange, intersect_ranges, merge_ranges
+from recon_node.recon.keys.ordered_keys import KeyRange, covers, intersect_ranges, merge_ranges
 from recon_node.recon.ring.ring import Outcome, Ring
 from recon_node.recon.ring.ring_codec import (
     Finished,
@@ -60,15 +60,11 @@ class Inbox:
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._values: list[Value] = []
-        self._size = 0
+        self.held = 0
+        """Bytes of these values."""
         self._useless = 0
-        self.new_keys = 0
+        self._new_keys = 0
         """Values of keys that we did not hold when they came."""
-
-    @property
-    def held(self) -> int:
-        """Bytes of the values that are not admitted yet."""
-        return self._size
 
     def take(self, value: Value, interests: list[KeyRange]) -> Iterator[Admit]:
         """Take a value; yield what is to be admitted now.
@@ -76,32 +72,26 @@ class Inbox:
         Raises:
             RemoteProtocolError: nobody asked for it, or there are too many of no use.
         """
-        if not is_covered(interests, value.key):
+        if not covers(interests, value.key):
             raise RemoteProtocolError(f"the value of {value.key.hex()} is outside our interests")
         if value.key in self._ring:
             self._useless += 1
-            if self._useless > MAX_USELESS_VALUES + self.new_keys:
+            if self._useless > MAX_USELESS_VALUES + self._new_keys:
                 raise RemoteProtocolError(
-                    f"{self._useless} values of keys that we hold, and {self.new_keys} of others"
+                    f"{self._useless} values of keys that we hold, and {self._new_keys} of others"
                 )
             return
-        self.new_keys += 1
+        self._new_keys += 1
         self._values.append(value)
-        self._size += len(value.value)
-        if len(self._values) >= BATCH_VALUES or self._size >= BATCH_BYTES:
+        self.held += len(value.value)
+        if len(self._values) >= BATCH_VALUES or self.held >= BATCH_BYTES:
             yield from self.flush()
 
     def flush(self) -> Iterator[Admit]:
         """Yield what is not admitted yet."""
         if self._values:
-            values, self._values, self._size = tuple(self._values), [], 0
+            values, self._values, self.held = tuple(self._values), [], 0
             yield Admit(values)
-
-
-def is_covered(ranges: list[KeyRange], key: bytes) -> bool:
-    """Tell whether a key is in one of some merged ranges; a peer may have made them many."""
-    at = bisect_left(ranges, (key, b"")) - 1
-    return at >= 0 and ranges[at].covers(key)
 
 
 MAX_IN_FLIGHT: Final = 20
@@ -137,11 +127,6 @@ class RingSession(Session[Message]):
     def rounds(self) -> int:
         """Messages of the peer that are not values."""
         return self._rounds
-
-    @property
-    def new_keys(self) -> int:
-        """Values that came with keys that we did not hold."""
-        return self._inbox.new_keys
 
     @property
     def held(self) -> int:
