@@ -103,8 +103,11 @@ class Version(Generic[M]):
     they are listed. Otherwise only a peer that has listed a key understands that it is left out."""
 
 
-FETCHED_AT_ONCE: Final = 4096
-"""Events that are fetched before the next ones of a list are looked at."""
+FETCHED_AT_ONCE: Final = 32_768
+"""Events that are fetched before the next ones of a list are looked at: nothing is on its way, or
+written, at the end of each such part."""
+LEARNED_A_STEP: Final = 4096
+"""Keys of a list that are compared with our own between two yields."""
 
 
 def fetch(side: Side, keys: list[bytes]) -> Generator[Fetch, Failed, None]:

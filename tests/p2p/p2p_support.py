@@ -5,7 +5,7 @@ Several nodes in one process share the DHT's protocol id: all tests use the netw
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +18,18 @@ from support.waiting import eventually as eventually
 from recon_node.ceramic import EventId, Network
 from recon_node.ipld import encode_varint
 from recon_node.p2p import AGREED, P2P, P2PSettings, open_p2p
+from recon_node.p2p.settings import MAX_REQUEST
+from recon_node.p2p.sync.event_stream import (
+    AdmitEvents,
+    EventRequest,
+    RequestByIds,
+    RequestByKeys,
+    fetch_events,
+)
 from recon_node.p2p.sync.rings import PEER_RING
+from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host, open_host
-from recon_node.recon import VERSIONS, Version
+from recon_node.recon import VERSIONS, SoughtIds, Version
 from recon_node.store import Policy, Store, StoreSettings, open_store
 
 NETWORK = Network.local(7)
@@ -56,6 +65,29 @@ def only_connection(host: Host, peer: Host) -> Any:
     """The muxed connection that `host` has with `peer`; there must be one."""
     (connection,) = host._live(peer.libp2p.get_id())
     return connection.muxed_conn
+
+
+async def fetch_all(
+    frames: FrameStream,
+    wanted: Sequence[EventId] | SoughtIds,
+    admit: AdmitEvents,
+    patience: float = PATIENCE,
+    per_request: int = MAX_REQUEST,
+) -> list[bytes]:
+    """Fetch events by EventIds, or by ids; return those of the events that were not supplied."""
+
+    def requests() -> Iterator[EventRequest]:
+        names = wanted.ids if isinstance(wanted, SoughtIds) else wanted
+        for start in range(0, len(names), per_request):
+            part = names[start : start + per_request]
+            if isinstance(wanted, SoughtIds):
+                yield RequestByIds(wanted.key_range, part)
+            else:
+                yield RequestByKeys(part)
+
+    not_supplied: list[bytes] = []
+    await fetch_events(frames, requests(), admit, not_supplied.extend, patience)
+    return not_supplied
 
 
 @asynccontextmanager

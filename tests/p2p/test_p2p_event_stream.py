@@ -7,7 +7,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p2p_support import LOOPBACK, NETWORK, PATIENCE, Held
+from p2p_support import LOOPBACK, NETWORK, PATIENCE, Held, fetch_all
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import EventId, network_range
@@ -18,7 +18,6 @@ from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
 from recon_node.p2p.sync.event_stream import (
     CAR,
     END,
-    fetch_events,
     head_frame,
     parse_event,
     parse_request,
@@ -47,7 +46,7 @@ async def fetch_from(answers: list[bytes], wanted: list[EventId]) -> list[tuple[
 
     await theirs.send(answers, PATIENCE)
     await theirs._stream.send_eof()
-    await fetch_events(ours, wanted, deliver, 30)
+    await fetch_all(ours, wanted, deliver, 30)
     return received
 
 
@@ -86,7 +85,7 @@ async def test_what_the_peer_holds_comes_and_the_rest_is_named_missing(
         serve = partial(serve_events_by_id, theirs, read_cars, search, LOOPBACK)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)
-        not_supplied = await fetch_events(ours, asked, deliver, PATIENCE, per_request)
+        not_supplied = await fetch_all(ours, asked, deliver, PATIENCE, per_request)
         await ours._stream.send_eof()
     assert received == {key: held[key] for key in there}
     left = set(wanted).difference(there)
@@ -142,7 +141,7 @@ async def test_a_peer_that_stalls_is_given_up_on(sdk_events, autojump_clock):
         raise AssertionError("nothing was sent")
 
     with pytest.raises(PeerProtocolError, match="sent no complete frame within 30 s"):
-        await fetch_events(ours, [sdk_events[0][0]], deliver, 30)
+        await fetch_all(ours, [sdk_events[0][0]], deliver, 30)
 
 
 def test_the_root_is_read_from_the_header_alone(sdk_events):

@@ -22,6 +22,7 @@ from p2p_support import (
     connect,
     encode_frame,
     eventually,
+    fetch_all,
     loopback_host,
     node,
     read_to_end,
@@ -38,7 +39,6 @@ from recon_node.p2p.sync.event_stream import (
     END,
     EVENTS_BY_ID_PROTOCOL,
     EVENTS_PROTOCOL,
-    fetch_events,
     parse_id_request,
 )
 from recon_node.p2p.sync.key_rate_limit import KEYS_AN_EVENT, KeyRateLimit, Searches
@@ -92,7 +92,7 @@ async def ask(frames: FrameStream, wanted: SoughtIds, per_request: int = 500):
     async def deliver(events) -> None:
         received.update(events)
 
-    not_supplied = await fetch_events(frames, wanted, deliver, PATIENCE, per_request)
+    not_supplied = await fetch_all(frames, wanted, deliver, PATIENCE, per_request)
     return received, not_supplied
 
 

@@ -9,15 +9,20 @@ from functools import partial
 
 import pytest
 import trio
-from p2p_support import LOOPBACK, NETWORK, Node, eventually, node
+from p2p_support import LOOPBACK, NETWORK, PATIENCE, Node, eventually, node
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import network_range, parse_event
 from recon_node.p2p.context import Counters
-from recon_node.p2p.errors import StaleStreamError
-from recon_node.p2p.sync import fetch
+from recon_node.p2p.errors import PeerProtocolError, StaleStreamError
+from recon_node.p2p.sync import event_stream, fetch
 from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
-from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL
+from recon_node.p2p.sync.event_stream import (
+    CAR,
+    END,
+    EVENTS_BY_ID_PROTOCOL,
+    parse_request,
+)
 from recon_node.p2p.sync.fetch import (
     CLAIM_TIME,
     LOOK_EVERY,
@@ -68,6 +73,7 @@ class Source:
             await left.send_eof()
 
 
+WHOLE = KeyRange(*network_range(NETWORK))
 MANY = [b"%d" % number for number in range(SMALL_CLAIM)]
 """Keys enough for a claim to be one of many."""
 
@@ -75,6 +81,17 @@ MANY = [b"%d" % number for number in range(SMALL_CLAIM)]
 def fetcher(store, source, table=None, peer="peer", settings=LOOPBACK) -> Fetcher:
     account = unlimited().account(peer)
     return Fetcher(peer, store, table or FetchTable(), source.open, settings, Counters(), account)
+
+
+def by_hand(store, stream, **changes) -> Fetcher:
+    """A fetcher whose peer is at the other end of a stream."""
+
+    @asynccontextmanager
+    async def open_stream(protocol):
+        yield FrameStream(stream, LOOPBACK.max_frame)
+
+    account, settings = unlimited().account("peer"), replace(LOOPBACK, **changes)
+    return Fetcher("peer", store, FetchTable(), open_stream, settings, Counters(), account)
 
 
 async def test_who_delivers_a_key_by_its_id_has_told_it_before_others_hear_of_it(
@@ -90,7 +107,7 @@ async def test_who_delivers_a_key_by_its_id_has_told_it_before_others_hear_of_it
 
     monkeypatch.setattr(store, "admit_remote", admit_remote)
     ids = [id_of(key) for key, _ in sdk_events]
-    sought = SoughtIds(KeyRange(*network_range(NETWORK)), ids, in_order=False)
+    sought = SoughtIds(WHOLE, ids, in_order=False)
     source = Source(sdk_events)
     await fetcher(store, source, table).perform(FetchById(sought))
     assert sources == {key: ("peer",) for key, _ in sdk_events}
@@ -207,8 +224,7 @@ async def test_keys_that_a_session_failed_to_get_are_fetched_by_one_other(store,
     assert len(good.asked) == len(set(good.asked)) == 300
 
 
-async def test_many_sessions_fetch_each_key_once_and_share_the_work(store, sdk_events, monkeypatch):
-    monkeypatch.setattr(fetch, "REQUESTS_A_CLAIM", 1)
+async def test_many_sessions_fetch_each_key_once_and_share_the_work(store, sdk_events):
     keys = [key for key, _ in sdk_events]
     table, sources = FetchTable(), [Source(sdk_events) for _ in range(7)]
     settings = replace(LOOPBACK, events_per_request=50)
@@ -219,6 +235,41 @@ async def test_many_sessions_fetch_each_key_once_and_share_the_work(store, sdk_e
     asked = [key for source in sources for key in source.asked]
     assert sorted(asked) == sorted(keys)
     assert sum(bool(source.asked) for source in sources) > 1
+
+
+async def test_the_next_request_is_at_the_peer_while_it_answers_one(store, sdk_events):
+    """Of all requests of a fetch, but the last."""
+    keys, cars = [key for key, _ in sdk_events], dict(sdk_events)
+    left, right = memory_stream_pair()
+    theirs = FrameStream(right, LOOPBACK.max_frame)
+
+    async def answer() -> None:
+        came = [await theirs.receive(PATIENCE)]
+        for number in range(10):
+            if number < 9:
+                came.append(await theirs.receive(PATIENCE))
+            wanted = parse_request(came.pop(0), NETWORK)
+            await theirs.send([CAR + cars[key] for key in wanted] + [END], PATIENCE)
+
+    one = by_hand(store, left, events_per_request=5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        with trio.fail_after(PATIENCE):
+            assert await one.obtain(keys[:50]) == []
+
+
+async def test_who_supplies_nothing_is_not_asked_for_all_that_it_lists(store):
+    wanted = SoughtIds(WHOLE, [id_of(b"%d" % number) for number in range(5000)])
+    left, right = memory_stream_pair()
+    theirs = FrameStream(right, LOOPBACK.max_frame)
+    one = by_hand(store, left)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_events_by_id, theirs, None, Source([]).search, LOOPBACK)
+        with pytest.raises(PeerProtocolError, match="1500 keys for which it delivered no event"):
+            await one.perform(FetchById(wanted))
+        await left.send_eof()
+    assert one.tally.not_supplied == 1500
+    assert one._account._held["fetches"] == 0
 
 
 async def test_a_slow_store_makes_no_peer_a_slow_one(mock_clock):
@@ -296,6 +347,8 @@ SMALL_REQUESTS = {"events_per_request": 25, "versions": [RECON_1_2], "ceramic_on
 @asynccontextmanager
 async def counted(path, cars: list[bytes], monkeypatch) -> AsyncIterator[tuple[Node, list[int]]]:
     """A node with some events, and how many wait after each batch of others."""
+    monkeypatch.setattr(event_stream, "BATCH_EVENTS", 50)
+    monkeypatch.setattr(fetch, "BATCH_EVENTS", 50)
     async with node(path, cars, **SMALL_REQUESTS) as one:
         waiting: list[int] = []
         admit = one.store.admit_remote

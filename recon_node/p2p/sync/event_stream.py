@@ -26,8 +26,8 @@ import re
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from itertools import chain
-from typing import Final
+from itertools import chain, islice
+from typing import Final, TypeAlias
 
 import trio
 
@@ -58,6 +58,9 @@ _BATCH_BYTES: Final = 2 << 20
 """Maximum events, and bytes, of a batch: as many as the store takes at once."""
 _BATCHES_HELD: Final = 6
 """Maximum batches of fetched events held in memory: arriving, or being written."""
+REQUESTS_AHEAD: Final = 1
+"""Requests that are sent before the one that is being answered has ended: so the line is never
+idle between two."""
 _STEP: Final = 16 * 1024
 """Bytes of memory that a batch is charged at a time."""
 EVENTS_USED_FOR: Final = 90.0
@@ -69,11 +72,11 @@ FetchedEvents = list[tuple[EventId, bytes]]
 AdmitEvents = Callable[[FetchedEvents], Awaitable[None]]
 
 
-class AwaitedKeys:
+class RequestByKeys:
     """A request for events by their EventIds, and those that have not come."""
 
     def __init__(self, keys: Sequence[EventId]) -> None:
-        self.request = b"".join(keys)
+        self.body = b"".join(keys)
         self._awaited: dict[CID, list[EventId]] = defaultdict(list)
         for event_id in keys:
             self._awaited[event_id.event_cid].append(event_id)
@@ -93,11 +96,11 @@ class AwaitedKeys:
         return _checked_end([*_scan_all(content, "the end of an answer")], [*not_come])
 
 
-class AwaitedIds:
+class RequestByIds:
     """A request for events by the ids of their EventIds, and those that have not come."""
 
     def __init__(self, key_range: KeyRange, ids: Sequence[bytes]) -> None:
-        self.request = b"".join([*map(_sized, key_range), *ids])
+        self.body = b"".join([*map(_sized, key_range), *ids])
         self._range = key_range
         self._awaited = set(ids)
         self._taken: dict[EventId, bytes] = {}
@@ -117,6 +120,9 @@ class AwaitedIds:
         """Return what the end of the answer names, which is what has not come."""
         named = [content[at : at + ID_SIZE] for at in range(0, len(content), ID_SIZE)]
         return _checked_end(named, [*self._awaited.difference(self._taken.values())])
+
+
+EventRequest: TypeAlias = RequestByKeys | RequestByIds
 
 
 def _checked_end(named: list[bytes], not_come: list[bytes]) -> list[bytes]:
@@ -227,57 +233,51 @@ def _read_sized(data: bytes, at: int) -> tuple[bytes, int]:
 
 async def fetch_events(
     frames: FrameStream,
-    wanted: Sequence[EventId] | SoughtIds,
+    requests: Iterator[EventRequest],
     admit: AdmitEvents,
+    answered: Callable[[list[bytes]], object],
     patience: float,
-    per_request: int = MAX_REQUEST,
-) -> list[bytes]:
-    """Fetch events; return the EventIds, or the ids, of those that the peer did not supply.
+) -> None:
+    """Fetch the events of some requests.
 
     Args:
-        frames: an event stream that we have opened, of the version for what is wanted.
-        wanted: the EventIds to ask for, or the ids of these.
+        frames: an event stream that we have opened, of the version of the requests.
+        requests: each is taken when it is sent.
         admit: takes the events in batches of bounded size. Meanwhile the peer can send until
             the stream's window is full.
+        answered: called after each answer, with the EventIds, or the ids, of the events that the
+            peer did not supply.
         patience: longest wait for a frame, in seconds.
-        per_request: most EventIds or ids in a request.
 
     Raises:
         PeerProtocolError: an answer is not what was asked for.
     """
-    not_supplied: list[bytes] = []
     batches = _Batches(frames, admit)
     arrived: deque[bytes] = deque()
-    awaited = _requests(wanted, per_request)
+    sent: deque[EventRequest] = deque()
+
+    async def send(number: int) -> None:
+        new = list(islice(requests, number))
+        await frames.send([request.body for request in new], patience)
+        sent.extend(new)
+
     try:
-        for index, request in enumerate(awaited):
-            # One request ahead, so that the line is never idle between two.
-            ahead = awaited[index + 1 if index else 0 : index + 2]
-            await frames.send([item.request for item in ahead], patience)
-            not_supplied += await _receive_answer(frames, arrived, request, batches, patience)
+        await send(1 + REQUESTS_AHEAD)
+        while sent:
+            answered(await _receive_answer(frames, arrived, sent.popleft(), batches, patience))
+            await send(1)
         if arrived:
             raise PeerProtocolError("the peer sent more after the end of its last answer")
     except Exception:
         await batches.finish()
         raise
     await batches.finish()
-    return not_supplied
-
-
-def _requests(
-    wanted: Sequence[EventId] | SoughtIds, per_request: int
-) -> Sequence[AwaitedKeys | AwaitedIds]:
-    if isinstance(wanted, SoughtIds):
-        starts, ids = range(0, len(wanted.ids), per_request), wanted.ids
-        return [AwaitedIds(wanted.key_range, ids[at : at + per_request]) for at in starts]
-    starts = range(0, len(wanted), per_request)
-    return [AwaitedKeys(wanted[at : at + per_request]) for at in starts]
 
 
 async def _receive_answer(
     frames: FrameStream,
     arrived: deque[bytes],
-    awaited: AwaitedKeys | AwaitedIds,
+    request: EventRequest,
     batches: _Batches,
     patience: float,
 ) -> list[bytes]:
@@ -289,10 +289,10 @@ async def _receive_answer(
             raise PeerGoneError("the peer ended the event stream within an answer")
         frame = arrived.popleft()
         if frame.startswith(CAR):
-            if batches.add(*awaited.take(frame)):
+            if batches.add(*request.take(frame)):
                 await batches.finish()
         elif frame.startswith(END):
-            return awaited.end(frame[len(END) :])
+            return request.end(frame[len(END) :])
         else:
             kind = frame[:1].hex() or "nothing"
             raise PeerProtocolError(f"an event frame of the unknown kind {kind}")

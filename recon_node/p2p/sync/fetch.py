@@ -1,15 +1,16 @@
 """From keys that a peer lists to events in the store: what a session does between its turns.
 
-One session at a time fetches a key. It first claims it in a `FetchTable`, together with a few
-requests' worth of others, so that sessions with several peers share the work. Keys that another
-session has claimed are left for last, and fetched if they have not arrived by then.
+One session at a time fetches a key. It claims it in a `FetchTable`, with the others of a request,
+when it sends that, so that sessions with several peers share the work. One request is sent ahead of
+another. Keys that another session has claimed are left for last, and fetched if they have not
+arrived by then.
 
 An event is asked for by its key, which is its EventId, or by the id of that (`ByKey`, `ById`).
 Where either is meant, it is a *name*.
 
 A claim lasts until its events are in the store or their fetching has failed. It becomes void
 earlier if its peer stalls: if less than `MIN_BYTES` arrive from it in `STALLED_AFTER` seconds,
-or if what was claimed at once takes longer than `CLAIM_TIME`, not counting the time in which the
+or if it takes longer than `CLAIM_TIME` since the last request, not counting the time in which the
 store had to catch up. A claim of a few keys (`SMALL_CLAIM`), such as those of a push, is void as
 soon as its peer has sent nothing for `SILENT_AFTER` seconds: to fetch a few events twice costs less
 than to wait. A session with another peer that listed one of the keys then takes it over, and
@@ -26,6 +27,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -37,14 +39,17 @@ import trio
 from recon_node.base.latest import Latest
 from recon_node.ceramic import EventId
 from recon_node.p2p.context import Counters
-from recon_node.p2p.errors import CutShortError, StaleStreamError
+from recon_node.p2p.errors import CutShortError, PeerProtocolError, StaleStreamError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import (
     BATCH_EVENTS,
     EVENTS_BY_ID_PROTOCOL,
     EVENTS_PROTOCOL,
     AdmitEvents,
+    EventRequest,
     FetchedEvents,
+    RequestByIds,
+    RequestByKeys,
     fetch_events,
 )
 from recon_node.p2p.sync.key_rate_limit import in_steps
@@ -62,15 +67,12 @@ from recon_node.recon import (
     intersect_ranges,
 )
 from recon_node.recon.actions import Admit
-from recon_node.store import Store
+from recon_node.store import Store, Verdict
 
 logger = structlog.get_logger(__name__)
 
 IN_FLIGHT: Final = 4
 """Maximum batches of one fetch that the store works on at once: queued, checked or written."""
-REQUESTS_A_CLAIM: Final = 2
-"""Requests whose keys a session claims at a time: it sends one ahead of the other."""
-
 PUSHED: Final = 16
 """Events that a session fetches while a snapshot fills their range: as many as a push lists."""
 SNAPSHOTS_TURN: Final = 60.0
@@ -79,6 +81,9 @@ MAX_UNWANTED_IN_SESSION: Final = 500_000
 """Maximum keys that a peer may list in a session and that we refuse or do not want."""
 UNWANTED_WEIGHT: Final = 160
 """Bytes of memory that such a key takes."""
+NAME_WEIGHT: Final = 192
+"""Bytes of memory that a name takes while its event is fetched: in lists, and among those that have
+come."""
 SORTED_BYTES: Final = 16 << 20
 """Bytes of events that are put in order at a time, where a peer sends them in another. An event
 that comes before those that it builds on is written, waits, and is read and moved again."""
@@ -205,8 +210,6 @@ class Fetcher:
         self._counters = counters
         self._account = account
         self._invalid = 0
-        self._delivered: set[EventId] = set()
-        """Events of the fetch under way that the store holds for good."""
         self._hurried = 0
         """Events that were asked for although a snapshot is filling their range."""
         self.tally = Tally()
@@ -225,22 +228,22 @@ class Fetcher:
             StoreError: our store cannot take the events.
         """
         assert not isinstance(action, Admit)  # only the rings send values unasked
-        await self._leave_to_snapshot(action)
+        has_waited = await self._leave_to_snapshot(action)
         not_supplied: list[bytes] = []
         if isinstance(action, Fetch):
             failed = await self.obtain([EventId(key) for key in action.keys])
         elif self._store.wants_keys_first:
             return None
         else:
-            failed, not_supplied = await self._obtain_by_id(action.sought)
+            failed, not_supplied = await self._obtain_by_id(action.sought, has_waited)
         unwanted = [key for key in failed if is_refused_or_declined(self._store, key)]
         self._note_unwanted(unwanted)
         return Failed(failed, unwanted, not_supplied)
 
-    async def _leave_to_snapshot(self, action: Fetch | FetchById) -> None:
+    async def _leave_to_snapshot(self, action: Fetch | FetchById) -> bool:
         """Wait while a snapshot fills the range of many events: it is where their bulk comes from.
 
-        What has come by it is not fetched then. A few are fetched at once: they may be news.
+        A few are fetched at once: they may be news. Returns whether events may have come meanwhile.
         """
         filled = self._store.filling.ranges
         if isinstance(action, Fetch):
@@ -248,23 +251,22 @@ class Fetcher:
         elif intersect_ranges([action.sought.key_range], filled):
             self._hurried += len(action.sought.ids)
         if self._hurried <= PUSHED:
-            return
+            return False
         await self._store.filling.wait(SNAPSHOTS_TURN)
-        if isinstance(action, FetchById):
-            sought = action.sought
-            ids = np.frombuffer(b"".join(sought.ids), "<u8")
-            here = await in_steps(find(self._store.keys, sought.key_range, ids))
-            self._table.fetched.update({id_of(key): EventId(key) for _, key in here})
+        return True
 
     async def obtain(self, keys: list[EventId]) -> list[EventId]:
         """Get the events of these keys into the store; return the keys for which that failed."""
         self._note_asked(len(keys))
         self._counters.keys_unwanted += sum(map(self._store.is_unwanted, keys))
         self._table.note_source(keys, self._peer)
-        await self._obtain(ByKey(self._store), [*keys])
-        return self._not_held(keys)
+        way = ByKey(self._store)
+        await self._obtain(way, [*keys])
+        return [key for key in keys if key not in way.delivered and key not in self._store.keys]
 
-    async def _obtain_by_id(self, sought: SoughtIds) -> tuple[list[EventId], list[bytes]]:
+    async def _obtain_by_id(
+        self, sought: SoughtIds, some_may_be_here: bool
+    ) -> tuple[list[EventId], list[bytes]]:
         """Get the events of these ids into the store.
 
         Returns the EventIds of those that the store did not take, and the ids of those that did not
@@ -272,20 +274,13 @@ class Fetcher:
         """
         self._note_asked(len(sought.ids))
         way = ById(self._store, self._table, sought)
+        if some_may_be_here:
+            await way.look_up(sought.ids)
         await self._obtain(way, sought.ids)
-        event_ids = [way.fetched.get(id_) or way.find(id_) for id_ in sought.ids]
-        refused = self._not_held([event_id for event_id in event_ids if event_id is not None])
-        pairs = zip(sought.ids, event_ids, strict=True)
-        return refused, [id_ for id_, event_id in pairs if event_id is None]
-
-    def _not_held(self, event_ids: Iterable[EventId]) -> list[EventId]:
-        """Return which of the EventIds of a fetch the store does not hold."""
-        delivered, self._delivered = self._delivered, set()
-        return [
-            event_id
-            for event_id in event_ids
-            if event_id not in delivered and event_id not in self._store.keys
-        ]
+        event_ids = {id_: way.find(id_) for id_ in sought.ids if id_ not in way.delivered}
+        not_held = [event_id for event_id in event_ids.values() if event_id not in self._store.keys]
+        refused = [event_id for event_id in not_held if event_id is not None]
+        return refused, [id_ for id_, event_id in event_ids.items() if event_id is None]
 
     def _note_unwanted(self, keys: list[EventId]) -> None:
         if not keys:
@@ -305,14 +300,23 @@ class Fetcher:
 
     async def _obtain(self, way: Way, names: list[bytes]) -> None:
         """Fetch events, or wait for the sessions that do."""
+        self._account.hold("fetches", NAME_WEIGHT * len(names))
+        try:
+            await self._fetch_or_wait(way, names)
+        finally:
+            self._account.hold("fetches", 0)
+
+    async def _fetch_or_wait(self, way: Way, names: list[bytes]) -> None:
         taken_over: list[bytes] = []
-        while names := way.untried(names):
+        while names := await _untried(way, names):
             try:
                 names = await self._fetch_unclaimed(way, names, taken_over)
             except StaleStreamError:  # the kept stream is gone: another one is opened
                 continue
-            await self._table.wait(names, self._peer)
-        while taken_over := self._table.claimed(way.untried(taken_over), self._peer):
+            if names:
+                await self._table.wait(names, self._peer)
+                await way.look_up(names)
+        while taken_over := self._table.claimed(await _untried(way, taken_over), self._peer):
             await self._table.wait(taken_over, self._peer)
 
     async def _fetch_unclaimed(
@@ -325,76 +329,77 @@ class Fetcher:
         """
         if self._table.are_claimed(names, self._peer):
             return names
-        left: list[bytes] = []
-        asked: list[bytes] = []
-        at, size = 0, REQUESTS_A_CLAIM * self._settings.events_per_request
         with self._table.claim(self._peer, self._address_block) as claim:
-
-            async def admit_claimed(events: FetchedEvents) -> None:
-                event_ids = [event_id for event_id, _ in events]
-                # Before the store has them: they are not pushed to the peer.
-                self._table.note_source(event_ids, self._peer)
-                await self._admit(events)
-                claim.release(way.note(event_ids))
-
+            requests = Requests(way, names, claim, self._settings.events_per_request)
             with claim.until_taken_over():
                 async with (
                     self._open_stream(way.protocol) as frames,
-                    _concurrently(admit_claimed) as admit_soon,
+                    _concurrently(partial(self._admit_claimed, way, claim)) as admit_soon,
                     _in_key_order(admit_soon, frames.account)
                     if self._mixes(way, names)
                     else nullcontext(admit_soon) as admit,
                 ):
                     claim.watch(lambda: frames.bytes_received)
-                    while at < len(names):
-                        mine, others = claim.take(way.untried(names[at : at + size]))
-                        asked += mine
-                        left += others
-                        at += size
-                        await self._fetch(way, mine, frames, claim, admit)
+                    await self._fetch(requests, frames, claim, admit)
             if claim.taken_over:
-                rest = way.untried(asked)
+                rest = way.untried(requests.asked)
                 self.tally.not_supplied += len(rest)
                 taken_over += rest
-        return left + names[at:]
+        return requests.left
 
     def _mixes(self, way: Way, names: list[bytes]) -> bool:
         """Return whether events come in any order; those of one request come in the right one."""
         return not way.in_order and len(names) > self._settings.events_per_request
 
     async def _fetch(
-        self, way: Way, names: list[bytes], frames: FrameStream, claim: Claim, admit: AdmitEvents
+        self, requests: Requests, frames: FrameStream, claim: Claim, admit: AdmitEvents
     ) -> None:
-        if not names:
-            return
-        patience, per_request = self._settings.idle_timeout, self._settings.events_per_request
+        """Send requests, and have what comes admitted."""
+        missing, counted = 0, frames.bytes_received
+
+        def count_bytes() -> None:
+            nonlocal counted
+            self.tally.event_bytes_received += frames.bytes_received - counted
+            self._counters.event_bytes_received += frames.bytes_received - counted
+            counted = frames.bytes_received
+
+        def note_answer(not_supplied: list[bytes]) -> None:
+            nonlocal missing
+            count_bytes()
+            claim.release(not_supplied)
+            self.tally.not_supplied += len(not_supplied)
+            self._counters.events_missing += len(not_supplied)
+            missing += len(not_supplied)
+            if missing > self._settings.recon.max_not_supplied:
+                raise PeerProtocolError(
+                    f"peer listed {missing} keys for which it delivered no event"
+                )
 
         async def admit_off_the_clock(events: FetchedEvents) -> None:
             with claim.stores_turn():
                 await admit(events)
 
-        before = frames.bytes_received
+        patience = self._settings.idle_timeout
         try:
             with claim.peers_turn():
-                wanted = way.request(names)
-                not_supplied = await fetch_events(
-                    frames, wanted, admit_off_the_clock, patience, per_request
+                await fetch_events(
+                    frames, iter(requests), admit_off_the_clock, note_answer, patience
                 )
         finally:
-            self.tally.event_bytes_received += frames.bytes_received - before
-            self._counters.event_bytes_received += frames.bytes_received - before
-        claim.release(not_supplied)
-        self.tally.not_supplied += len(not_supplied)
-        self._counters.events_missing += len(not_supplied)
+            count_bytes()
 
-    async def _admit(self, events: FetchedEvents) -> None:
+    async def _admit_claimed(self, way: Way, claim: Claim, events: FetchedEvents) -> None:
+        event_ids = [event_id for event_id, _ in events]
+        # Before the store has them: they are not pushed to the peer.
+        self._table.note_source(event_ids, self._peer)
+        claim.release(way.note(event_ids, await self._admit(events)))
+
+    async def _admit(self, events: FetchedEvents) -> list[Verdict]:
         verdicts = await self._store.admit_remote(events)
         new = 0
         for (event_id, _), verdict in zip(events, verdicts, strict=True):
             if verdict.status != "refused":
                 new += verdict.status == "new"
-                if verdict.position is not None:
-                    self._delivered.add(event_id)
             elif verdict.cause in NOBODYS_FAULT:
                 logger.debug(
                     "Did not take an event from a peer",
@@ -415,6 +420,7 @@ class Fetcher:
         self.tally.events_received += new
         self._counters.events_received += new
         check_invalid(self._invalid, self.tally.events_received)
+        return verdicts
 
 
 class ByKey:
@@ -425,6 +431,8 @@ class ByKey:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.delivered: set[bytes] = set()
+        """The EventIds of events that have come and were delivered: the store keeps them."""
 
     def untried(self, keys: list[bytes]) -> list[bytes]:
         """Return the EventIds that are neither held nor refused."""
@@ -436,13 +444,20 @@ class ByKey:
             if event_id not in store.keys and not store.is_ruled_out(event_id)
         ]
 
-    def note(self, event_ids: list[EventId]) -> Iterable[bytes]:
-        """Return the keys of events that have come. The store knows that they have."""
+    def note(self, event_ids: list[EventId], verdicts: list[Verdict]) -> Iterable[bytes]:
+        """Take note of what became of events that have come; return their EventIds."""
+        pairs = zip(event_ids, verdicts, strict=True)
+        self.delivered.update(
+            event_id for event_id, verdict in pairs if verdict.position is not None
+        )
         return event_ids
 
-    def request(self, keys: list[bytes]) -> list[EventId]:
-        """Return what to ask for to get the events of some EventIds."""
-        return [*map(EventId, keys)]
+    async def look_up(self, keys: list[bytes]) -> None:
+        """Find out which EventIds have come to other sessions: the store knows."""
+
+    def request(self, keys: list[bytes]) -> RequestByKeys:
+        """Return a request for the events of some EventIds."""
+        return RequestByKeys([*map(EventId, keys)])
 
 
 class ById:
@@ -456,36 +471,94 @@ class ById:
         self._range = sought.key_range
         self.in_order = sought.in_order
         """Whether events come in the order of their EventIds."""
-        self.fetched: dict[bytes, EventId] = {}
-        """The EventIds that have come, by their ids."""
+        self.delivered: set[bytes] = set()
+        """The ids of events that have come and were delivered: the store keeps them."""
+        self._known: dict[bytes, EventId] = {}
+        """The EventIds of others that have come, by their ids."""
 
     def untried(self, ids: list[bytes]) -> list[bytes]:
         """Return the ids of events that have not come, to this session or lately to another."""
-        known = self.fetched.keys() & ids
-        known |= self._store.refused_among(ids) | self._table.fetched.among(ids)
-        return [id_ for id_ in ids if id_ not in known or self.find(id_) is None]
+        left = [id_ for id_ in ids if id_ not in self.delivered]
+        known = self._known.keys() & left
+        known |= self._store.refused_among(left) | self._table.fetched.among(left)
+        return [id_ for id_ in left if id_ not in known or self.find(id_) is None]
 
     def find(self, id_: bytes) -> EventId | None:
         """Return the EventId of an id, if its event has come, or need not come."""
-        if (event_id := self.fetched.get(id_) or self._store.find_refused(id_)) is not None:
+        if (event_id := self._known.get(id_) or self._store.find_refused(id_)) is not None:
             return event_id
         event_id = self._table.fetched.get(id_)
         return event_id if event_id in self._store.keys else None  # it may have been damaged since
 
-    def note(self, event_ids: list[EventId]) -> Iterable[bytes]:
-        """Take note that events have come; return their ids."""
-        new = {id_of(event_id): event_id for event_id in event_ids}
-        self.fetched.update(new)
-        self._table.fetched.update(new)
-        return new
+    def note(self, event_ids: list[EventId], verdicts: list[Verdict]) -> Iterable[bytes]:
+        """Take note of what became of events that have come; return their ids."""
+        ids = [*map(id_of, event_ids)]
+        for id_, event_id, verdict in zip(ids, event_ids, verdicts, strict=True):
+            if verdict.position is None:
+                self._known[id_] = event_id
+            else:
+                self.delivered.add(id_)
+        self._table.fetched.update(dict(zip(ids, event_ids, strict=True)))
+        return ids
 
-    def request(self, ids: list[bytes]) -> SoughtIds:
-        """Return what to ask for to get the events of some ids."""
-        return SoughtIds(self._range, ids)
+    async def look_up(self, ids: list[bytes]) -> None:
+        """Find out which ids have come to other sessions; `FetchTable` only has the latest ones."""
+        wanted = np.frombuffer(b"".join(ids), "<u8")
+        here = await in_steps(find(self._store.keys, self._range, wanted))
+        self._known.update((id_of(key), EventId(key)) for _, key in here)
+
+    def request(self, ids: list[bytes]) -> RequestByIds:
+        """Return a request for the events of some ids."""
+        return RequestByIds(self._range, ids)
 
 
 Way: TypeAlias = ByKey | ById
 """How to fetch some events."""
+
+
+async def _untried(way: Way, names: list[bytes]) -> list[bytes]:
+    """Return the names that are neither held nor refused; other tasks run meanwhile."""
+    untried: list[bytes] = []
+    for start in range(0, len(names), BATCH_EVENTS):
+        untried += way.untried(names[start : start + BATCH_EVENTS])
+        await trio.lowlevel.checkpoint()
+    return untried
+
+
+class Requests:
+    """Requests for events that no other session has claimed.
+
+    Args:
+        way: how to fetch them.
+        names: which ones.
+        claim: of this session. It takes the names of each request when that is made.
+        size: most names in a request.
+    """
+
+    def __init__(self, way: Way, names: list[bytes], claim: Claim, size: int) -> None:
+        self._way = way
+        self._names = names
+        self._claim = claim
+        self._size = size
+        self._at = 0
+        self._claimed: list[bytes] = []
+        self.asked: list[bytes] = []
+        """The names of all requests that were made."""
+
+    def __iter__(self) -> Iterator[EventRequest]:
+        while self._at < len(self._names):
+            part = self._names[self._at : self._at + self._size]
+            self._at += len(part)
+            mine, others = self._claim.take(self._way.untried(part))
+            self.asked += mine
+            self._claimed += others
+            if mine:
+                yield self._way.request(mine)
+
+    @property
+    def left(self) -> list[bytes]:
+        """The names that other sessions have claimed, or that were not looked at."""
+        return self._claimed + self._names[self._at :]
 
 
 STALLED_AFTER: Final = 10.0
@@ -496,7 +569,7 @@ SILENT_AFTER: Final = 1.0
 SMALL_CLAIM: Final = 32
 """Keys of such a claim, at most."""
 CLAIM_TIME: Final = 60.0
-"""Seconds that the keys of one claim may take."""
+"""Seconds that a claim lasts after its last request."""
 SLOW_FOR: Final = 60.0
 """Seconds for which a peer that stalled counts as slow."""
 LOOK_EVERY: Final = 0.25
@@ -570,7 +643,6 @@ class Claim:
 
     def take(self, keys: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
         """Claim the keys that no other session has claimed; return them, and the others."""
-        self._time_left = CLAIM_TIME
         claims = self._table.claims
         mine: list[bytes] = []
         others: list[bytes] = []
@@ -584,6 +656,8 @@ class Claim:
             claims[key] = self
             mine.append(key)
         self.held += len(mine)
+        if mine:
+            self._time_left = CLAIM_TIME
         return mine, others
 
     def release(self, keys: Iterable[bytes]) -> None:

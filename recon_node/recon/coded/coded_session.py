@@ -121,6 +121,7 @@ from recon_node.recon.keys.sums import (
 from recon_node.recon.session import (
     FETCHED_AT_ONCE,
     GAPS_A_STEP,
+    LEARNED_A_STEP,
     RemoteProtocolError,
     Side,
     TurnSession,
@@ -217,10 +218,10 @@ class CodedSession(TurnSession[Message]):
         self.side.receive(goes_on=message.goes_on, max_turn=MAX_TURN)
         self._check_due(message)
         keys = self._turn.add(message)
-        new_keys = self.side.learn(keys[:FETCHED_AT_ONCE])
-        for start in range(FETCHED_AT_ONCE, len(keys), FETCHED_AT_ONCE):
+        new_keys = self.side.learn(keys[:LEARNED_A_STEP])
+        for start in range(LEARNED_A_STEP, len(keys), LEARNED_A_STEP):
             yield None
-            new_keys += self.side.learn(keys[start : start + FETCHED_AT_ONCE])
+            new_keys += self.side.learn(keys[start : start + LEARNED_A_STEP])
         del keys
         self._digests += message.closing is not None
         del message  # what was answered takes no memory
@@ -251,18 +252,18 @@ class CodedSession(TurnSession[Message]):
         findings = yield from self._find_lacking()
         failed: list[bytes] = []
         in_order = findings.difference is None
-        for ids in findings.we_lack:
-            size = FETCHED_AT_ONCE if in_order else max(1, len(ids))  # symbols are few
-            for start in range(0, len(ids), size):
-                batch = ids[start : start + size]
-                result = yield FetchById(SoughtIds(findings.where, _as_names(batch), in_order))
-                if result is None:  # they are asked for in full
-                    findings.failed = np.concatenate([NO_IDS, *findings.we_lack])
-                    return findings
-                self.side.leave_out_unwanted(result.unwanted)
-                self.side.leave_out_not_supplied(result.keys)
-                self._note_not_supplied(len(result.ids), len(batch))
-                failed += result.ids
+        ids = np.concatenate([NO_IDS, *findings.we_lack])
+        size = FETCHED_AT_ONCE if in_order else max(1, len(ids))  # symbols are few
+        for start in range(0, len(ids), size):
+            batch = ids[start : start + size]
+            result = yield FetchById(SoughtIds(findings.where, _as_names(batch), in_order))
+            if result is None:  # they are asked for in full
+                findings.failed = ids
+                return findings
+            self.side.leave_out_unwanted(result.unwanted)
+            self.side.leave_out_not_supplied(result.keys)
+            self._note_not_supplied(len(result.ids), len(batch))
+            failed += result.ids
         if failed:
             findings.failed = np.frombuffer(b"".join(failed), "<u8").astype(np.uint64)
         return findings
