@@ -57,12 +57,7 @@ class Kafka:
         self._topics: set[str] = set()
 
     def take(self, name: str, since: Since) -> Taken | None:
-        """Send what has changed in a table, in one transaction; None if nothing has.
-
-        Raises:
-            TargetUnreachableError: the cluster does not answer.
-            SinkError: it refuses.
-        """
+        """Send what has changed in a table, in one transaction; see `Target.take`."""
         with self._errors():
             producer = self._connected()
             token = self._tokens.get(name)

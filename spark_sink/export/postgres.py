@@ -101,12 +101,7 @@ class Postgres:
         self._tokens: dict[str, Token] = {}
 
     def take(self, name: str, since: Since) -> Taken | None:
-        """Take in what has changed in a table, in one transaction; None if nothing has.
-
-        Raises:
-            TargetUnreachableError: the database does not answer.
-            SinkError: it refuses.
-        """
+        """Take in what has changed in a table, in one transaction; see `Target.take`."""
         last = self._tokens.get(name)
         if last is not None and since(last).token == last:
             return None

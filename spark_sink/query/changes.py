@@ -6,7 +6,7 @@ event, because their model got one, are in the change data feed, which reaches b
 its files are kept. If it does not reach back to the token, or the table was rebuilt, all rows come
 again, after a change of the kind `reset`: a program that writes rows by their keys has the right
 ones in the end in any case. Only `spark-sink forget` deletes rows, and then all others come again,
-too.
+too. `TablesError` says what is not a token, or which table cannot be read.
 """
 
 from __future__ import annotations
@@ -67,11 +67,7 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> Token:
-        """Read a token.
-
-        Raises:
-            TablesError: it is not one.
-        """
+        """Read a token."""
         try:
             token = cls(**json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4))))
             if not (
@@ -86,26 +82,30 @@ class Token:
             raise TablesError(f"{beginning!r} is not a token of `spark-sink changes`") from None
 
 
-class _GoneError(Exception):
+class GoneError(Exception):
     """What a commit has changed is not kept any more."""
 
 
-class Changes:
-    """The changes of a table from a token to now.
+def changed_rows(
+    table: DeltaTable, version: int, schema: pa.Schema
+) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:
+    """Yield the rows that a commit concerns, with what it did to them; may raise `GoneError`."""
+    try:
+        for batch in table.load_cdf(starting_version=version, ending_version=version):
+            rows = pa.table(batch)
+            yield rows.select(schema.names).cast(schema), rows[CHANGE_TYPE].cast(pa.string())
+    except Exception as error:  # the reader of the answer raises no class of its own
+        raise GoneError(str(error)) from error
 
-    Args:
-        directory: of the tables.
-        name: of the table or view.
-        since: of the last call; None: from the beginning.
+
+class Changes:
+    """The changes of a table or view from a token, that of the last call, to now.
 
     Attributes:
         token: for the next call.
         table: in its latest version.
         spec: what the table is like.
         epoch: of the log that it was made from.
-
-    Raises:
-        TablesError: there is no such table, or it cannot be opened.
     """
 
     def __init__(self, directory: Location, name: str, since: Token | None) -> None:
@@ -123,28 +123,20 @@ class Changes:
         self._is_first = since is None
 
     def rows(self) -> Iterator[tuple[Kind, pa.Table]]:
-        """Yield the rows that are new or have changed; of a reset, an empty table.
-
-        Raises:
-            TablesError: a file of the table is missing or damaged.
-        """
+        """Yield the rows that are new or have changed; of a reset, an empty table."""
         with held(self._path, self.token.version):
             if self._since is not None:
                 try:
                     yield from self._after(self._since)
                     return
-                except _GoneError:
+                except GoneError:
                     pass
             if not self._is_first:
                 yield "reset", self.spec.schema.empty_table()
             yield from self._between(0)
 
     def all_rows(self) -> Iterator[pa.Table]:
-        """Yield all rows of the table.
-
-        Raises:
-            TablesError: a file of the table is missing or damaged.
-        """
+        """Yield all rows of the table."""
         with held(self._path, self.token.version):
             for _, rows in self._between(0):
                 yield rows
@@ -156,7 +148,9 @@ class Changes:
         """
         if self.spec.name not in APPENDED:
             for version in range(since.version + 1, self.token.version + 1):
-                for rows, kinds in self._changed(version) if self._updates(version) else ():
+                if not self._updates(version):
+                    continue
+                for rows, kinds in changed_rows(self.table, version, self.spec.schema):
                     changed = rows.filter(pc.is_in(kinds, pa.array(_NEW)))
                     changed = changed.filter(pc.field(self.spec.order) <= since.position)
                     if changed.num_rows:
@@ -168,25 +162,12 @@ class Changes:
         try:
             entries = read_commit(self._path, version)
         except FileNotFoundError as error:
-            raise _GoneError from error
+            raise GoneError from error
         if any("cdc" in entry for entry in entries):
             return True
         if any(entry.get("remove", {}).get("dataChange") for entry in entries):
-            raise _GoneError  # all rows were replaced
+            raise GoneError  # all rows were replaced
         return False
-
-    def _changed(self, version: int) -> list[tuple[pa.Table, pa.ChunkedArray]]:
-        """Return the rows that a commit concerns, with what it did to them."""
-        try:
-            reader = self.table.load_cdf(starting_version=version, ending_version=version)
-            batches = [pa.table(batch) for batch in reader]
-        except Exception as error:  # the reader of the answer raises no class of its own
-            raise _GoneError from error
-        schema = self.spec.schema
-        return [
-            (rows.select(schema.names).cast(schema), rows[CHANGE_TYPE].cast(pa.string()))
-            for rows in batches
-        ]
 
     def _between(self, after: int) -> Iterator[tuple[Kind, pa.Table]]:
         """Yield the rows of the latest version with positions after this one."""

@@ -21,12 +21,30 @@ from pyarrow.fs import PyFileSystem
 
 from spark_sink.schema import PARTITION_COLUMN
 from spark_sink.tables.delta_log import PARTITION, listed
-from spark_sink.tables.location import Location, StoreUrl, file_system, storage_options
+from spark_sink.tables.location import (
+    Location,
+    StoreUrl,
+    file_system,
+    has_literal_path,
+    storage_options,
+)
 
 # Bytes of a file that is read whole, at most, and how many of them are read ahead.
 _SMALL: Final = 128 * 1024
 _AHEAD: Final = 32
 _ID: Final = "stream_id"
+
+
+def files_in_sql(path: Location, files: Iterable[str]) -> str | None:
+    """Return what has the rows of files of a table in DuckDB's SQL; None if only Arrow has them."""
+    if not isinstance(path, Path) or not has_literal_path(path):
+        return None
+    whole = (str(path.resolve() / file).replace("'", "''") for file in files)
+    names = ", ".join(f"'{file}'" for file in whole)
+    return (
+        f"read_parquet([{names}], union_by_name=true, "
+        f"hive_partitioning=true, hive_types={{'{PARTITION_COLUMN}': INTEGER}})"
+    )
 
 
 def dataset_of(path: Location, table: DeltaTable, files: Iterable[str]) -> ds.Dataset:

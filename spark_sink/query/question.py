@@ -34,22 +34,15 @@ from duckdb import (
 
 from spark_sink.errors import NOT_ALLOWED, TablesError, cannot_open, store_fault
 from spark_sink.functions import register_duckdb_functions
-from spark_sink.query.dataset import dataset_of
+from spark_sink.query.dataset import dataset_of, files_in_sql
 from spark_sink.query.show import load_json, show
 from spark_sink.query.tangles_view import SOURCE, TANGLES, register_tangles
-from spark_sink.schema import PARTITION_COLUMN, TABLES
+from spark_sink.schema import TABLES
 from spark_sink.tables.catalog import At, no_tables, open_at, path_of, spec_of, view_names
 from spark_sink.tables.delta_log import names_of
-from spark_sink.tables.location import (
-    FAULTS,
-    Location,
-    has_literal_path,
-    is_delta,
-)
+from spark_sink.tables.location import FAULTS, Location, is_delta
 from spark_sink.tables.retention import held
 
-# Delta stores the partition in directory names.
-_PARTITIONED: Final = f", hive_partitioning=true, hive_types={{'{PARTITION_COLUMN}': INTEGER}}"
 _FETCH_ROWS: Final = 10_000
 # To DuckDB the tables are views, and it has many messages for an attempt to write one.
 _WRITING: Final = re.compile(
@@ -113,11 +106,7 @@ def run_query(directory: Location, sql: str, at: At = None) -> Iterator[QueryAns
 
 
 def _statements(connection: DuckDBPyConnection, sql: str) -> list[Statement]:
-    """Split `sql` into its statements, at least one.
-
-    Raises:
-        TablesError: there is none, or one before the last returns rows, which nobody would see.
-    """
+    """Split `sql` into its statements, at least one."""
     statements = connection.extract_statements(sql)
     if not statements:
         raise TablesError("the SQL contains no statement")
@@ -242,26 +231,16 @@ def _opening(path: Location) -> Iterator[None]:
 
 
 def _register(connection: DuckDBPyConnection, path: Location, at: At) -> int:
-    """Make a table available by its name; return its version.
-
-    Raises:
-        TablesError: it has no such version, or cannot be read.
-    """
+    """Make a table available by its name; return its version."""
     with _opening(path):
         table = open_at(path, at)
         files = names_of(table)
     if not files:
         connection.register(path.name, spec_of(path.name, table).schema.empty_table())
-        return table.version()
-    if not isinstance(path, Path) or not has_literal_path(path):
+    elif rows := files_in_sql(path, files):
+        connection.execute(f"CREATE VIEW {path.name} AS SELECT * FROM {rows}")
+    else:
         connection.register(path.name, dataset_of(path, table, files))
-        return table.version()
-    whole = (str(path.absolute() / file) for file in files)
-    names = ", ".join("'" + file.replace("'", "''") + "'" for file in whole)
-    connection.execute(
-        f"CREATE VIEW {path.name} AS SELECT * FROM read_parquet([{names}], union_by_name=true"
-        f"{_PARTITIONED})"
-    )
     return table.version()
 
 

@@ -67,11 +67,7 @@ class TableComparison:
 
 
 def verify(tables: Location, url: str, token: str | None = None) -> TableComparison:
-    """Compare the tables in a directory with a node.
-
-    Raises:
-        SinkError: there are no tables, or the node does not answer, or has another log.
-    """
+    """Compare the tables in a directory with a node."""
     raw = made_from(tables / RAW)
     if raw is None:
         raise TablesError(f"there is no table {RAW} in {tables}")

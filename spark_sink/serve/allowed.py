@@ -128,11 +128,7 @@ class Allowed:
     functions: Set[str]
 
     def check(self, nodes: list[Node]) -> None:
-        """Check that a statement uses nothing else.
-
-        Raises:
-            RequestError: it does; says what.
-        """
+        """Check that a statement uses nothing else."""
         common = {name.lower() for name in _common_tables(nodes)}
         for name in common:
             _check_common_table(name)

@@ -34,7 +34,7 @@ from duckdb import DuckDBPyConnection
 
 from recon_node.ceramic import StreamId
 from spark_sink.functions import FUNCTIONS, register_duckdb_functions
-from spark_sink.query.dataset import dataset_of
+from spark_sink.query.dataset import dataset_of, files_in_sql
 from spark_sink.schema import PARTITION_COLUMN, RAW, TABLES
 from spark_sink.serve import ipc
 from spark_sink.serve.allowed import Allowed
@@ -151,9 +151,6 @@ class Database:
     Attributes:
         specs: what the tables are like, by name.
         location: where they are.
-
-    Raises:
-        TablesError: a table cannot be read.
     """
 
     def __init__(self, location: Location, *, memory_mb: int, threads: int) -> None:
@@ -278,14 +275,8 @@ class Database:
         path = path_of(self.location, name.removesuffix(FEED))
         if not files:
             self.show_rows(name, self.specs[path.name].schema.empty_table())
-        elif isinstance(path, Path) and has_literal_path(path):
-            whole = (str(path.resolve() / file) for file in files)
-            names = ", ".join("'" + file.replace("'", "''") + "'" for file in whole)
-            self._show(
-                name,
-                f"read_parquet([{names}], union_by_name=true, hive_partitioning=true, "
-                f"hive_types={{'{PARTITION_COLUMN}': INTEGER}}) {where}",
-            )
+        elif rows := files_in_sql(path, files):
+            self._show(name, f"{rows} {where}")
         else:
             self.show_rows(name, dataset_of(path, table, files), where)
 

@@ -345,9 +345,6 @@ def _values_of(parameters: pa.Schema, rows: pa.Table) -> dict[str, Any]:
     """Return the values that a client binds, by the names of the parameters.
 
     They are found by name, with or without the `$`, or else by order.
-
-    Raises:
-        RequestError: there is not one value for each parameter.
     """
     names = [_bare(name) for name in parameters.names]
     if rows.num_rows != 1:

@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from spark_sink.errors import RequestError
-from spark_sink.query.changes import APPENDED
+from spark_sink.query.changes import APPENDED, GoneError, changed_rows
 from spark_sink.serve.database import Database
 from spark_sink.serve.statement import FEED
-from spark_sink.tables.delta_log import CHANGE_TYPE, data_files, identity_of, position_of
+from spark_sink.tables.delta_log import data_files, identity_of, position_of
 
 # Positions per step, at most.
 _POSITIONS_PER_STEP: Final = 50_000
@@ -74,7 +74,11 @@ class ServedFeed:
         while True:
             position = position_of(table)
             if identity_of(table) != identity or table.version() < version or position < last:
-                raise _made_anew(self._spec.name)
+                raise RequestError(
+                    "UNAVAILABLE",
+                    f"the table {self._spec.name} was made anew: start the feed again from its "
+                    "beginning",
+                )
             if table.version() == version:
                 polls += 1
                 self._wait()
@@ -112,30 +116,21 @@ class ServedFeed:
     def _changes(self, table: DeltaTable, version: int) -> Iterator[None]:
         """Show the rows that a commit has changed, and, in tables of streams, added."""
         updated: dict[str, list[pa.Table]] = {_OLD: [], _NEW: []}
-        for rows, kinds in self._changed_rows(table, version):
-            if not self._spec.rows_are_events:
-                yield from self._show(rows.filter(pc.equal(kinds, _INSERTED)))
-            for kind, parts in updated.items():
-                parts.append(rows.filter(pc.equal(kinds, kind)))
-        if updated[_NEW]:
-            old, new = map(pa.concat_tables, updated.values())
-            yield from self._show(_differing(old, new, self._spec.key))
-
-    def _changed_rows(
-        self, table: DeltaTable, version: int
-    ) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:
-        """Yield the rows that a commit concerns, with what it did to them."""
         try:
-            for batch in table.load_cdf(starting_version=version, ending_version=version):
-                rows = pa.table(batch)
-                kinds = rows[CHANGE_TYPE].cast(pa.string())
-                yield rows.select(self._spec.schema.names).cast(self._spec.schema), kinds
-        except Exception as error:  # the reader of the answer raises no class of its own
+            for rows, kinds in changed_rows(table, version, self._spec.schema):
+                if not self._spec.rows_are_events:
+                    yield from self._show(rows.filter(pc.equal(kinds, _INSERTED)))
+                for kind, parts in updated.items():
+                    parts.append(rows.filter(pc.equal(kinds, kind)))
+        except GoneError as error:
             raise RequestError(
                 "UNAVAILABLE",
                 f"this feed is too far behind: the changes of {self._spec.name} in version "
                 f"{version} cannot be read any more; start it again ({error})",
             ) from error
+        if updated[_NEW]:
+            old, new = map(pa.concat_tables, updated.values())
+            yield from self._show(_differing(old, new, self._spec.key))
 
     def _show(self, rows: pa.Table) -> Iterator[None]:
         if rows.num_rows:
@@ -148,10 +143,4 @@ def _differing(old: pa.Table, new: pa.Table, key: str) -> pa.Table:
     before = {row[key]: row for row in old.to_pylist()}
     return new.filter(
         pa.array([before.get(row[key]) != row for row in new.to_pylist()], pa.bool_())
-    )
-
-
-def _made_anew(name: str) -> RequestError:
-    return RequestError(
-        "UNAVAILABLE", f"the table {name} was made anew: start the feed again from its beginning"
     )

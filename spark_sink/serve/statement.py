@@ -67,11 +67,7 @@ class SqlStatement:
 
 
 def understand(connection: DuckDBPyConnection, sql: str, allowed: Allowed) -> SqlStatement:
-    """Parse a client's statement, which may use what is allowed.
-
-    Raises:
-        RequestError: it is not one SELECT, or one of a feed that cannot be answered row by row.
-    """
+    """Parse a client's statement, which may use what is allowed."""
     text = _with_bytes(sql)
     try:
         statements = connection.extract_statements(text)

@@ -212,9 +212,6 @@ def query(table: DeltaTable, sql: str) -> pa.Table:
 
     It has plain text and binary columns. Not `DeltaTable.to_pyarrow_table`: a process that used it
     was seen to abort when it ended.
-
-    Raises:
-        TablesError: a file of a table is missing or damaged.
     """
     try:
         answer = pa.table(QueryBuilder().register("t", table).execute(sql).read_all())

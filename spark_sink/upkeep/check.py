@@ -4,7 +4,7 @@ for `check --deep`.
 The log of a Delta table can lose a commit without any reader noticing: after a power cut, the file
 of a commit may have length zero, and what it added is not in the table, though all that came later
 is. But what a table says of itself tells: `raw_events` has a row for each position, and so has
-`conclusion_events`, unless streams are left out.
+`conclusion_events`, unless streams are left out. A table that cannot be opened is a `TablesError`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,6 @@ def check_counts(directory: Location, tables: Sequence[TableStatus]) -> list[str
     """Compare what tables say of themselves; return what is wrong, one line each.
 
     It reads no rows, and asks for one list of files per table.
-
-    Raises:
-        TablesError: a table cannot be opened.
     """
     return [
         f"{trouble}: {_remedy(directory, name)}"
@@ -55,12 +52,10 @@ def _remedy(directory: Location, name: str) -> str:
 def _empty_commits(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tuple[str, str]]:
     for table in tables:
         for file in files_below(path_of(directory, table.name), LOG):
-            if file.size == 0 and PurePath(file.path).suffix in (".json", ".parquet"):
-                name = PurePath(file.path).name
-                yield (
-                    table.name,
-                    f"{name} in the log of {table.name} is empty, so its rows are lost",
-                )
+            path = PurePath(file.path)
+            if file.size == 0 and path.suffix in (".json", ".parquet"):
+                lost = f"{path.name} in the log of {table.name} is empty, so its rows are lost"
+                yield table.name, lost
 
 
 def _counts(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tuple[str, str]]:
@@ -92,9 +87,6 @@ def check_files(directory: Location) -> list[str]:
     """Compare the files that the tables name with those that are there; return what is wrong.
 
     It reads none of them, and asks for one list of files per table.
-
-    Raises:
-        TablesError: a table cannot be opened.
     """
     troubles: list[str] = []
     for name, table in open_delta(directory).items():
@@ -116,9 +108,6 @@ def check_rows(directory: Location, on_progress: OnProgress) -> list[str]:
     Of each file, that it can be read and has as many rows as the log says; of each table, that its
     keys are unique; of `raw_events`, that each position is there, and each event is what its CID
     says; of the others, that they have no event and no stream that `raw_events` does not have.
-
-    Raises:
-        TablesError: a table cannot be opened.
     """
     opened = open_delta(directory)
     troubles: list[str] = []

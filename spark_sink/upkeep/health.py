@@ -62,17 +62,9 @@ def check_health(
     max_lag: int | None,
     max_age: float | None,
 ) -> Health:
-    """Check the tables.
+    """Check the tables; of several nodes to compare with, that counts whose log they follow.
 
-    Args:
-        tables: their directory.
-        urls: of nodes to compare with; of several, that counts whose log the tables follow.
-        token: of the node's API.
-        max_lag: how many events behind the node they may be.
-        max_age: how many hours old their last commit may be.
-
-    Raises:
-        SinkError: there are no tables, or one cannot be read.
+    They may be `max_lag` events behind it, and their last commit `max_age` hours old.
     """
     statuses = table_status(tables)
     counts = check_counts(tables, statuses)

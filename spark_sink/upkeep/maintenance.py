@@ -20,6 +20,8 @@ their bytes: its positions have no gaps, and its CIDs say which events of a node
 other tables, and from views, their rows go. Then the files, changes and log entries of older
 versions are deleted, at once, whoever may be reading them. Wherever this is interrupted, the next
 call does all of it again.
+
+All functions raise `TablesError` if there are no such tables, or they cannot be read or written.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -62,9 +64,6 @@ def optimize(directory: Location, names: Sequence[str]) -> dict[str, int]:
     """Sort tables and views by stream, into few files; return how many each has. No names: all.
 
     Then a stream's history is one small read.
-
-    Raises:
-        TablesError: there are no such tables, or they are not writable.
     """
     tables = _tables(directory, names)
     with _as_sink_errors(directory):
@@ -74,11 +73,7 @@ def optimize(directory: Location, names: Sequence[str]) -> dict[str, int]:
 def vacuum(
     directory: Location, names: Sequence[str], hours: float | None, *, dry_run: bool
 ) -> dict[str, int]:
-    """Delete files that only versions older than `hours` need; return how many, by table.
-
-    Raises:
-        TablesError: there are no such tables, or they are not writable.
-    """
+    """Delete files that only versions older than `hours` need; return how many, by table."""
     tables = _tables(directory, names)
     with _as_sink_errors(directory):
         if not dry_run:
@@ -94,17 +89,9 @@ def rebuild(
 ) -> dict[str, int]:
     """Rebuild a table; with `raw_events` all others, too, because they are computed from it.
 
-    Args:
-        directory: of the tables.
-        name: of the table.
-        feed: to read `raw_events` from.
-        on_progress: called with a table's name, its position and its goal.
-
-    Returns:
-        The position of each table that was rebuilt.
-
-    Raises:
-        SinkError: this failed. Each table is either the old one or the new one.
+    `raw_events` is read from the `feed`. `on_progress` is called with a table's name, its position
+    and its goal. Returns the position of each table that was rebuilt. If this fails, each table is
+    either the old one or the new one.
     """
     beside = directory / REBUILD_DIR
     with _as_sink_errors(directory):
@@ -154,13 +141,8 @@ def _rebuild_all(
     old = origins[RAW].position if RAW in origins else 0
     raw_first = RAW not in origins or any(origins[name].position > old for name in derived)
     upto = head.head if raw_first else old
-    new = Tables(
-        beside,
-        head.epoch,
-        derived,
-        forgotten=directory,
-        exclude_dags=are_without_dags(directory),
-    )
+    excluded = are_without_dags(directory)
+    new = Tables(beside, head.epoch, derived, forgotten=directory, exclude_dags=excluded)
     new.set_retention(Retention(0.0))
     while new.raw_position < upto:
         end = min(new.raw_position + _ROWS_PER_READ, upto)
@@ -184,13 +166,8 @@ def _derive(new: Tables, on_progress: OnProgress) -> None:
 
 
 def _swap(directory: Location, new: Tables, name: str) -> None:
-    old = SinkTable(
-        TABLES[name],
-        directory / name,
-        new.epoch,
-        exclude_dags=new.excludes_dags,
-        for_replacement=True,
-    )
+    spec, excluded = TABLES[name], new.excludes_dags
+    old = SinkTable(spec, directory / name, new.epoch, exclude_dags=excluded, for_replacement=True)
     old.replace(new.table(name))
 
 
@@ -214,15 +191,8 @@ def _as_sink_errors(directory: Location) -> Iterator[None]:
         raise cannot_write(directory, error) from error
 
 
-Change = Callable[[pa.Table], pa.Table]
-
-
 def streams_of(directory: Location, controllers: Collection[str]) -> set[bytes]:
-    """Return the streams of some controllers, by their CIDs.
-
-    Raises:
-        TablesError: a table cannot be read.
-    """
+    """Return the streams of some controllers, by their CIDs."""
     quoted = ", ".join("'" + did.replace("'", "''") + "'" for did in controllers)
     streams: set[bytes] = set()
     for name, table in open_delta(directory).items():
@@ -233,16 +203,18 @@ def streams_of(directory: Location, controllers: Collection[str]) -> set[bytes]:
 
 
 def forget(directory: Location, streams: Collection[bytes]) -> dict[str, int]:
-    """Forget streams, by their CIDs; return how many rows of each table are changed or gone.
-
-    Raises:
-        TablesError: a table cannot be read or written. The next call does all of it again.
-    """
-    tables = open_delta(directory)
-    if not tables:
-        raise no_tables(directory)
+    """Forget streams, by their CIDs; return how many rows of each table are changed or gone."""
+    tables = _tables(directory, ())
     leave_out_for_good(directory, frozenset(streams))
     all_ = forgotten_streams(directory)
+    leave_out, cids = LeaveOut(streams=all_), pa.array(all_, pa.binary())
+
+    def emptied(rows: pa.Table) -> pa.Table:
+        return pa.Table.from_batches(map(leave_out, rows.to_batches()), rows.schema)
+
+    def without(rows: pa.Table) -> pa.Table:
+        return rows.filter(pc.invert(pc.is_in(rows["stream_cid"], cids)))
+
     rows: dict[str, int] = {}
     with _as_sink_errors(directory):
         delete_below(directory, STAGING_DIR)
@@ -250,16 +222,6 @@ def forget(directory: Location, streams: Collection[bytes]) -> dict[str, int]:
         for name, delta in tables.items():
             path, spec = path_of(directory, name), spec_of(name, delta)
             table = SinkTable(spec, path, epoch_of(delta), for_replacement=True)
-            rows[name] = table.forget(all_, _emptied(all_) if name == RAW else _without(all_))
+            rows[name] = table.forget(all_, emptied if name == RAW else without)
             table.forget_old_versions()
     return rows
-
-
-def _emptied(streams: frozenset[bytes]) -> Change:
-    leave_out = LeaveOut(streams=streams)
-    return lambda rows: pa.Table.from_batches(map(leave_out, rows.to_batches()), rows.schema)
-
-
-def _without(streams: frozenset[bytes]) -> Change:
-    cids = pa.array(streams, pa.binary())
-    return lambda rows: rows.filter(pc.invert(pc.is_in(rows["stream_cid"], cids)))

@@ -5,13 +5,15 @@ of its commits names the version of `stream_states` up to which it has followed 
 `spark-sink changes` does: so it goes on after any crash, and where it cannot, because the changes
 are not kept any more or the table was rebuilt, it is filled anew in one commit. So it is when a
 later version of its model has other columns. Only the process that writes the tables fills views.
+
+All functions raise `TablesError` if a view or a table is missing, or cannot be read or written.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -43,11 +45,7 @@ _FEED: Final = "_feed"
 
 
 def create_view(directory: Location, model: StreamId, name: str | None) -> str:
-    """Create an empty view of a model; return its name, by default the model's in lower case.
-
-    Raises:
-        TablesError: the model is not in the tables, or there is a view of this name.
-    """
+    """Create an empty view of a model; return its name, by default the model's in lower case."""
     if model.type != StreamType.MODEL:
         raise TablesError(f"{model} is not the StreamID of a model")
     states = Changes(directory, STATES, None)
@@ -65,17 +63,14 @@ def create_view(directory: Location, model: StreamId, name: str | None) -> str:
         )
     if name in view_names(directory):
         raise TablesError(f"there is a view {name} already: choose another name with --as")
-    spec = TableSpec(name, _schema(definition), "stream_cid", str(model))
+    schema = view_schema(Columns(definition, TAKEN).fields)
+    spec = TableSpec(name, schema, "stream_cid", str(model))
     SinkTable(spec, directory / VIEWS / name, states.epoch)
     return name
 
 
 def drop_view(directory: Location, name: str) -> None:
-    """Delete a view.
-
-    Raises:
-        TablesError: there is none of this name.
-    """
+    """Delete a view."""
     open_view(directory, name)
     delete_below(directory, f"{VIEWS}/{name}")
 
@@ -92,22 +87,13 @@ class ViewStatus:
 
 
 def list_views(directory: Location) -> list[ViewStatus]:
-    """Return all views among the tables in a directory.
-
-    Raises:
-        TablesError: one cannot be read.
-    """
-    return [_status(*open_view(directory, name)) for name in view_names(directory)]
-
-
-def _status(spec: TableSpec, table: DeltaTable) -> ViewStatus:
+    """Return all views among the tables in a directory."""
     counts = "count(*) AS rows, count(*) FILTER (WHERE array_length(misfits) > 0) AS misfits"
-    (row,) = query(table, f"SELECT {counts} FROM t").to_pylist()
-    return ViewStatus(spec.name, str(spec.model), position_of(table), **row)
-
-
-def _schema(definition: Mapping[str, Any]) -> pa.Schema:
-    return view_schema(Columns(definition, TAKEN).fields)
+    views = []
+    for spec, table in (open_view(directory, name) for name in view_names(directory)):
+        (row,) = query(table, f"SELECT {counts} FROM t").to_pylist()
+        views.append(ViewStatus(spec.name, str(spec.model), position_of(table), **row))
+    return views
 
 
 def _definition(states: Changes, model: StreamId) -> dict[str, Any] | None:
@@ -151,11 +137,7 @@ class Views:
         self._seen: tuple[int, list[str]] | None = None
 
     def keep(self) -> int:
-        """Bring all views to where `stream_states` is; return how many of their rows changed.
-
-        Raises:
-            TablesError: a table cannot be read or written.
-        """
+        """Bring all views to where `stream_states` is; return how many of their rows changed."""
         names = view_names(self._directory)
         if not names or (states := find_delta_table(self._directory / STATES)) is None:
             return 0
@@ -205,10 +187,9 @@ class _View:
         self.identity = table.identity
 
     def follow(self, directory: Location, now: DeltaTable) -> int:
-        """Take in what has changed in `stream_states`, as it is `now` or later.
+        """Take in what has changed in `stream_states`; return how many rows of the view that were.
 
-        Returns:
-            How many rows of the view that were.
+        `now` is what `stream_states` is now, or was just now.
         """
         view, followed = self._table, identity_of(now)
         version = view.followed(followed)
@@ -275,9 +256,8 @@ class _View:
         done: list[pa.Table] = [schema.empty_table()]
         converted: list[dict[str, Any]] = []
         size = 0
-        for batch in states.select([*names, "data", "stream_cid_partition"]).to_batches(
-            _BATCH_STATES
-        ):
+        selected = states.select([*names, "data", "stream_cid_partition"])
+        for batch in selected.to_batches(_BATCH_STATES):
             for row in batch.to_pylist():
                 values, count = _values(columns, row)
                 converted.append(values)
