@@ -192,27 +192,9 @@ def cannot_open(path: TablePath, error: Exception | str) -> TablesError:
     )
 
 
-def damaged(path: TablePath, what: str) -> TablesError:
-    """Return the error for damaged files of a table."""
-    return TablesError(
-        f"the table {path} is damaged: {what}; rebuild it with {rebuild_command(path)}"
-    )
-
-
-def other_columns(path: TablePath) -> TablesError:
-    """Return the error for a table of another version of this pipeline."""
-    return TablesError(
-        f"the table {path} has other columns than this version of spark-sink writes: rebuild it "
-        f"with {rebuild_command(path)}"
-    )
-
-
-def other_rules(path: TablePath) -> TablesError:
-    """Return the error for a table whose rows another version computed differently."""
-    return TablesError(
-        f"the table {path} was computed by the rules of another version of spark-sink: rebuild it "
-        f"with {rebuild_command(path)}"
-    )
+def must_rebuild(path: TablePath, what: str) -> TablesError:
+    """Return the error for a table that is damaged or of another version; `what` says which."""
+    return TablesError(f"the table {path} {what}; rebuild it with {rebuild_command(path)}")
 
 
 def written_by_another(path: TablePath) -> ConflictError:

@@ -106,18 +106,21 @@ def _read_master(text: str) -> str:
     return text
 
 
-def _read_storage_option(text: str) -> tuple[str, str]:
+def _read_setting(text: str) -> tuple[str, str] | None:
     name, equals, setting = text.partition("=")
-    if not (name.strip() and equals):  # the text may be a secret
+    return (name.strip(), setting.strip()) if name.strip() and equals else None
+
+
+def _read_storage_option(text: str) -> tuple[str, str]:
+    if (setting := _read_setting(text)) is None:  # the text may be a secret
         raise ValueError("an option is KEY=VALUE, such as aws_region=eu-west-1")
-    return name.strip(), setting.strip()
+    return setting
 
 
 def _read_spark_setting(text: str) -> tuple[str, str]:
-    name, equals, setting = text.partition("=")
-    if not (name.strip() and equals):
+    if (setting := _read_setting(text)) is None:
         raise ValueError(f"{text!r} is not a setting such as spark.executor.memory=2g")
-    return name.strip(), setting.strip()
+    return setting
 
 
 def _read_moment(text: str) -> datetime:

@@ -346,9 +346,7 @@ def optimize(tables: Location, names: tuple[str, ...], as_json: bool) -> None:
 
     with lock(tables, make=False):
         counts = optimize_tables(tables, names)
-    facts = [{"name": name, "files": files} for name, files in counts.items()]
-    text = "\n".join(f"{name:18} {files} files" for name, files in counts.items())
-    print_result({"tables": facts}, text, as_json=as_json)
+    _print_files(counts, "files", {}, as_json=as_json)
 
 
 @click.command(short_help="Delete the files of old versions.")
@@ -379,10 +377,14 @@ def vacuum(
 
     with lock(tables, make=False):
         counts = vacuum_tables(tables, names, history, dry_run=dry_run)
-    done = "to delete" if dry_run else "deleted"
+    done = "files to delete" if dry_run else "files deleted"
+    _print_files(counts, done, {"deleted": not dry_run}, as_json=as_json)
+
+
+def _print_files(counts: dict[str, int], what: str, more: dict[str, Any], *, as_json: bool) -> None:
     facts = [{"name": name, "files": files} for name, files in counts.items()]
-    text = "\n".join(f"{name:18} {files} files {done}" for name, files in counts.items())
-    print_result({"tables": facts, "deleted": not dry_run}, text, as_json=as_json)
+    text = "\n".join(f"{name:18} {files} {what}" for name, files in counts.items())
+    print_result({"tables": facts, **more}, text, as_json=as_json)
 
 
 @click.command(short_help="Remove streams from all tables, with their history.")

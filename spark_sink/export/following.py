@@ -71,10 +71,7 @@ def follow(
         target: to bring up to date.
         every: seconds between two looks at the tables; None: look once.
         on_taken: called with a table and what the target has taken in.
-        on_unreachable: called when the target does not answer; it is tried again.
-
-    Raises:
-        SinkError: a table cannot be read, or the target refuses.
+        on_unreachable: called with the reason when the target does not answer; it is tried again.
     """
     pause = _FIRST_PAUSE
     while True:

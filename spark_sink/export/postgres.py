@@ -38,6 +38,10 @@ from spark_sink.schema import TableSpec
 
 _POSITIONS: Final = "spark_sink_positions"
 _REFUSED: Final = "spark_sink_refused"
+_OWN_TABLES: Final = {
+    _POSITIONS: "name text PRIMARY KEY, token text, position bigint, columns jsonb",
+    _REFUSED: "name text, key text, reason text, PRIMARY KEY (name, key)",
+}
 _INCOMING: Final = "spark_sink_incoming"
 _SEEN: Final = "spark_sink_seen"
 _ROWS_AT_ONCE: Final = 5_000
@@ -138,19 +142,9 @@ class Postgres:
             cursor.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [self._schema])
             if cursor.fetchone() is None:  # to create it if it exists takes a privilege, too
                 cursor.execute(SQL("CREATE SCHEMA {}").format(Identifier(self._schema)))
-            for command, table in (
-                (
-                    "CREATE TABLE IF NOT EXISTS {} "
-                    "(name text PRIMARY KEY, token text, position bigint, columns jsonb)",
-                    _POSITIONS,
-                ),
-                (
-                    "CREATE TABLE IF NOT EXISTS {} "
-                    "(name text, key text, reason text, PRIMARY KEY (name, key))",
-                    _REFUSED,
-                ),
-            ):
-                cursor.execute(SQL(command).format(self._table(table)))
+            for table, columns in _OWN_TABLES.items():
+                command = SQL("CREATE TABLE IF NOT EXISTS {} ({})")
+                cursor.execute(command.format(self._table(table), SQL(columns)))
 
     def _table(self, name: str) -> Identifier:
         return Identifier(self._schema, name)
@@ -173,22 +167,19 @@ class Postgres:
             self._alter(cursor, changes.spec, wanted, known)
             changes, token = since(None), None
         refused = _Refused(cursor, self._table(_REFUSED), name)
-        copy = _Copy(
-            cursor, self._table(name), columns, changes.spec.key, refused, whole=token is None
-        )
+        is_whole = token is None
+        copy = _Copy(cursor, self._table(name), columns, changes.spec.key, refused, whole=is_whole)
         for kind, rows in changes.rows():
             if kind == "reset":
                 copy.begin_anew()
             for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
                 copy.write(rows.slice(start, _ROWS_AT_ONCE).to_pylist())
         copy.end()
-        cursor.execute(
-            SQL("UPDATE {} SET token = %s, position = %s, columns = %s WHERE name = %s").format(
-                positions
-            ),
-            [str(changes.token), changes.token.position, json.dumps(wanted), name],
-        )
-        return Taken(copy.rows, changes.token.position, refused.count), changes.token
+        now = changes.token
+        update = SQL("UPDATE {} SET token = %s, position = %s, columns = %s WHERE name = %s")
+        values = [str(now), now.position, json.dumps(wanted), name]
+        cursor.execute(update.format(positions), values)
+        return Taken(copy.rows, now.position, refused.count), now
 
     def _alter(
         self,

@@ -43,7 +43,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_sink.derive.workers import Workers
-from spark_sink.errors import SinkError, damaged
+from spark_sink.errors import SinkError, must_rebuild
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.placement import LeaveOut, Placement, Positions
 from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
@@ -152,7 +152,7 @@ class Follower:
         try:
             held = all_ids(self._tables.raw.files_upto(count).event_cids(), count)
         except ValueError as error:
-            raise damaged(self._tables.raw.path, str(error)) from None
+            raise must_rebuild(self._tables.raw.path, f"is damaged: {error}") from None
         overlap = LogOverlap(held)
         self._extend(overlap, head)
         overlap.shrink()

@@ -16,7 +16,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
@@ -35,7 +35,7 @@ from spark_sink.errors import RequestError, SinkError, one_line
 from spark_sink.exposition import new_registry
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.flight_messages import MalformedError, Message, parsed
-from spark_sink.serve.flight_sql import FlightCall, FlightSql, handshake
+from spark_sink.serve.flight_sql import FlightCall, FlightSql
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers, address_of
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables.location import Location
@@ -128,18 +128,17 @@ class FlightServer:
         self._server = grpc.server(
             ThreadPoolExecutor(threads, "flight"), options=_OPTIONS, maximum_concurrent_rpcs=threads
         )
-        secure = settings.certificate is not None
+        address = settings.address
         tls = _credentials(*settings.certificate) if settings.certificate else None
-        _check_address(settings.address)
+        _check_address(address)
         try:
             if tls is None:
-                port = self._server.add_insecure_port(settings.address)
+                port = self._server.add_insecure_port(address)
             else:
-                port = self._server.add_secure_port(settings.address, tls)
+                port = self._server.add_secure_port(address, tls)
         except RuntimeError as error:
-            raise SinkError(f"cannot listen on {settings.address}: {one_line(error)}") from error
-        host = settings.address.rpartition(":")[0]
-        self.url = f"grpc{'+tls' if secure else ''}://{host}:{port}"
+            raise SinkError(f"cannot listen on {address}: {one_line(error)}") from error
+        self.url = f"grpc{'+tls' if tls else ''}://{address.rpartition(':')[0]}:{port}"
         self._workers = QueryWorkers(settings.tables, limits)
         self._metrics.watch(self._workers.running, self._workers.open_feeds)
         self._flight = FlightSql(self._workers, partial(_wanted, settings))
@@ -169,7 +168,7 @@ class FlightServer:
             "ListActions": (many, self._many(flight.list_actions), "Empty"),
             "ListFlights": (many, self._many(flight.list_flights), "Criteria"),
             "DoPut": (many, self._upload(flight.do_put), "FlightData"),
-            "Handshake": (many, self._handshake, "HandshakeRequest"),
+            "Handshake": (many, self._upload(flight.handshake, greets=True), "HandshakeRequest"),
         }
         handlers = {
             name: kind(
@@ -196,26 +195,23 @@ class FlightServer:
 
         return answer
 
-    def _upload(self, method: Callable[..., Iterator[Message]]) -> Callable[..., Iterator[Message]]:
+    def _upload(
+        self, method: Callable[..., Iterator[Message]], *, greets: bool = False
+    ) -> Callable[..., Iterator[Message]]:
+        """Return what answers many messages.
+
+        It `greets` a client that logs in with a password, with what it has to send from now on.
+        """
+
         def answer(name: str, requests: Any, context: grpc.ServicerContext) -> Iterator[Message]:
-            with (
-                self._measured(name, context),
-                self._slot(context) as slot,
-                self._calls.messages(requests, context) as limited,
-            ):
-                yield from _taken(method(map(_whole, limited), _call(context)), slot)
+            with self._measured(name, context), self._slot(context) as slot:
+                if greets:
+                    token = self._token or "anonymous"
+                    context.send_initial_metadata(((_AUTHORIZATION, f"Bearer {token}"),))
+                with self._calls.messages(requests, context) as limited:
+                    yield from _taken(method(map(_whole, limited), _call(context)), slot)
 
         return answer
-
-    def _handshake(
-        self, name: str, requests: Iterator[Message], context: grpc.ServicerContext
-    ) -> Iterator[Message]:
-        """Give a client that logs in with a password what it has to send from now on."""
-        with self._measured(name, context), self._slot(context) as slot:
-            token = self._token or "anonymous"
-            context.send_initial_metadata(((_AUTHORIZATION, f"Bearer {token}"),))
-            with self._calls.messages(requests, context) as limited:
-                yield from _taken(handshake(map(_whole, limited)), slot)
 
     @contextmanager
     def _slot(self, context: grpc.ServicerContext) -> Iterator[Slot]:
@@ -313,11 +309,9 @@ class _Calls:
         self._all = Slots(limit, monotonic, grace=_UNREAD)
         self._listening = Slots(_LISTENING, monotonic)
 
-    @contextmanager
-    def taken_by(self, context: grpc.ServicerContext) -> Iterator[Slot]:
+    def taken_by(self, context: grpc.ServicerContext) -> AbstractContextManager[Slot]:
         """Take a slot for a call; raise `RequestError` if there is none."""
-        with self._taken(self._all, context, busy=True) as slot:
-            yield slot
+        return self._taken(self._all, context, busy=True)
 
     def message(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Message:
         """Return the one message of a call."""
@@ -332,10 +326,8 @@ class _Calls:
     ) -> Iterator[Iterator[Any]]:
         """Yield the messages of an upload; end the call if the client takes too long to send
         them."""
-        timers = [
-            threading.Timer(seconds, context.cancel)
-            for seconds in (_FIRST_MESSAGE, _UPLOAD_SECONDS)
-        ]
+        waits = (_FIRST_MESSAGE, _UPLOAD_SECONDS)
+        timers = [threading.Timer(seconds, context.cancel) for seconds in waits]
         for timer in timers:
             timer.daemon = True
             timer.start()

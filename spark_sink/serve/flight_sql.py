@@ -123,8 +123,7 @@ class FlightSql:
             for header, body in self._rows(command.statement_handle, call):
                 yield new("FlightData", data_header=header, data_body=body)
             return
-        if (table := metadata.answer(command, partial(self._table_schemas, call.client))) is None:
-            raise _unsupported(command)
+        table = self._about_tables(command, call)
         for item in (table.schema, *table.to_batches()):
             header, body = ipc.parts_of(item)
             yield new("FlightData", data_header=header, data_body=body)
@@ -137,19 +136,14 @@ class FlightSql:
         command = _command(received[0].flight_descriptor)
         if name_of(command) != "CommandPreparedStatementQuery":
             raise _unsupported(command)
-        prepared = self._prepared.get(command.prepared_statement_handle)
+        handle = command.prepared_statement_handle
+        prepared = self._prepared.get(handle)
+        sent = [(part.data_header, part.data_body) for part in received if part.data_header]
         try:
-            rows = ipc.read_batches(
-                [
-                    (message.data_header, message.data_body)
-                    for message in received
-                    if message.data_header
-                ]
-            )
+            rows = ipc.read_batches(sent)
         except (pa.ArrowException, OSError) as error:
             raise invalid_request(f"the values are not Arrow data: {error}") from None
         prepared.values = _values_of(ipc.read_schema(prepared.plan.parameters), rows)
-        handle = command.prepared_statement_handle
         result = new("DoPutPreparedStatementResult", prepared_statement_handle=handle)
         yield new("PutResult", app_metadata=result.SerializeToString())
 
@@ -170,6 +164,11 @@ class FlightSql:
             self._prepared.remove(request.prepared_statement_handle)
         else:
             raise RequestError("UNIMPLEMENTED", f"the action {action.type!r} is not supported")
+
+    def handshake(self, requests: Iterable[Message], call: FlightCall) -> Iterator[Message]:
+        """Answer each request for a handshake; the token is in the headers."""
+        for request in requests:
+            yield new("HandshakeResponse", protocol_version=request.protocol_version)
 
     def list_actions(self, request: Message, call: FlightCall) -> Iterator[Message]:
         """Yield the actions that are supported."""
@@ -194,9 +193,13 @@ class FlightSql:
             return prepared.plan.schema, self._ticket(
                 prepared.sql, prepared.values, feed=prepared.plan.feed
             )
-        if (table := metadata.answer(command, partial(self._table_schemas, call.client))) is None:
+        return ipc.schema_bytes(self._about_tables(command, call).schema), data
+
+    def _about_tables(self, command: Message, call: FlightCall) -> pa.Table:
+        table = metadata.answer(command, partial(self._table_schemas, call.client))
+        if table is None:
             raise _unsupported(command)
-        return ipc.schema_bytes(table.schema), data
+        return table
 
     def _rows(self, handle: bytes, call: FlightCall) -> Iterator[ipc.Parts]:
         try:
@@ -266,12 +269,6 @@ def _unsupported(command: Message) -> RequestError:
     if "Update" in name:
         return invalid_request(_READ_ONLY)
     return RequestError("UNIMPLEMENTED", f"{name} is not supported here")
-
-
-def handshake(requests: Iterable[Message]) -> Iterator[Message]:
-    """Answer each request for a handshake; the token is in the headers."""
-    for request in requests:
-        yield new("HandshakeResponse", protocol_version=request.protocol_version)
 
 
 PER_CLIENT: Final = 64

@@ -204,24 +204,19 @@ class QueryWorkers:
             ending.watch(connection)
             if on_gone is not None:
                 on_gone(lambda: _shut(connection))
-            with connection.makefile("rb") as stream:
-                try:
-                    _send(connection, request)
-                    while True:
-                        header = stream.read(FRAME.size)
-                        if len(header) < FRAME.size:
-                            raise self._died(request, ending, monotonic() - started)
-                        kind, *lengths = FRAME.unpack(header)
-                        first, second = (stream.read(length) for length in lengths)
-                        if len(second) < lengths[1]:
-                            raise self._died(request, ending, monotonic() - started)
-                        if kind == END:
-                            return
-                        if kind == ERROR:
-                            raise RequestError(cast("Code", first.decode()), second.decode())
-                        yield kind, first, second
-                except OSError:
-                    raise self._died(request, ending, monotonic() - started) from None
+            with suppress(OSError), connection.makefile("rb") as stream:
+                _send(connection, request)
+                while len(header := stream.read(FRAME.size)) == FRAME.size:
+                    kind, *lengths = FRAME.unpack(header)
+                    first, second = (stream.read(length) for length in lengths)
+                    if len(second) < lengths[1]:
+                        break
+                    if kind == END:
+                        return
+                    if kind == ERROR:
+                        raise RequestError(cast("Code", first.decode()), second.decode())
+                    yield kind, first, second
+            raise self._died(request, ending, monotonic() - started)
 
     @contextmanager
     def _worker(self, *, feed: bool) -> Iterator[socket.socket]:
@@ -390,11 +385,11 @@ class StatementTurns:
         self._changed.notify_all()
 
 
+@dataclass(slots=True, eq=False)
 class _Waiter:
     """A statement that waits for its turn."""
 
-    def __init__(self, address_block: str) -> None:
-        self.address_block = address_block
+    address_block: str
 
 
 def address_of(peer: str) -> str:

@@ -103,7 +103,8 @@ def answer(request: QueryRequest, connection: socket.socket) -> None:
     try:
         database = Database(request.tables, memory_mb=request.memory_mb, threads=request.threads)
         if request.kind == "tables":
-            send(PLAN, pickle.dumps(_table_schemas(database)))
+            schemas = database.table_schemas()
+            send(PLAN, pickle.dumps({of: ipc.schema_bytes(table) for of, table in schemas.items()}))
         else:
             statement = database.understand(request.sql)
             if request.kind == "plan":
@@ -119,11 +120,6 @@ def answer(request: QueryRequest, connection: socket.socket) -> None:
         send(ERROR, b"RESOURCE_EXHAUSTED", b"the query needs too much memory")
     except Exception as error:  # tell it, as nobody else will see it
         send(ERROR, b"INTERNAL", f"{type(error).__name__}: {one_line(error)}".encode())
-
-
-def _table_schemas(database: Database) -> dict[tuple[str, str], bytes]:
-    schemas = database.table_schemas()
-    return {name: ipc.schema_bytes(schema) for name, schema in schemas.items()}
 
 
 def _plan(database: Database, statement: SqlStatement) -> StatementPlan:
@@ -162,7 +158,10 @@ def _send_rows(
     left = _rows_at_most(statement, request.values)
     if left == 0:
         return
-    feed = ServedFeed(database, _table_of(database, statement.feed[1]))
+    name = statement.feed[1].removesuffix(FEED)
+    if name not in database.specs:
+        raise invalid_request(f"there is no feed {statement.feed[1]}")
+    feed = ServedFeed(database, name)
     for _ in feed.steps():
         is_first = True
         try:
@@ -175,13 +174,6 @@ def _send_rows(
                 raise
         if left == 0:
             return
-
-
-def _table_of(database: Database, feed: str) -> str:
-    name = feed.removesuffix(FEED)
-    if name not in database.specs:
-        raise invalid_request(f"there is no feed {feed}")
-    return name
 
 
 def _rows_at_most(statement: SqlStatement, values: dict[str, Any]) -> int | None:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow.fs import FileSelector, FileType
 
-from spark_sink.errors import TablesError, another_log, cannot_open, damaged, one_line
+from spark_sink.errors import TablesError, another_log, cannot_open, must_rebuild, one_line
 from spark_sink.schema import TABLES, UNPROCESSED, TableSpec
 from spark_sink.tables.delta_log import (
     LOG,
@@ -210,12 +210,19 @@ class TableStatus:
 
 def table_status(directory: Location) -> list[TableStatus]:
     """Return the status of each table and view in `directory`, at least one."""
-    statuses = [
-        _status(name, path_of(directory, name)) for name in (*TABLES, *view_names(directory))
-    ]
-    if not any(statuses):
+    statuses = []
+    for name in (*TABLES, *view_names(directory)):
+        path = path_of(directory, name)
+        try:
+            if (table := find_delta_table(path)) is not None:
+                statuses.append(_status(name, path, table))
+        except (FileNotFoundError, pa.ArrowException) as error:
+            raise must_rebuild(path, f"is damaged: {one_line(error)}") from error
+        except FAULTS as error:
+            raise cannot_open(path, error) from error
+    if not statuses:
         raise no_tables(directory)
-    return [status for status in statuses if status]
+    return statuses
 
 
 def read_unprocessed(directory: Location) -> list[dict[str, Any]]:
@@ -227,17 +234,7 @@ def read_unprocessed(directory: Location) -> list[dict[str, Any]]:
     return rows
 
 
-def _status(name: str, path: Location) -> TableStatus | None:
-    try:
-        table = find_delta_table(path)
-        return None if table is None else _status_of(name, path, table)
-    except (FileNotFoundError, pa.ArrowException) as error:
-        raise damaged(path, one_line(error)) from error
-    except FAULTS as error:
-        raise cannot_open(path, error) from error
-
-
-def _status_of(name: str, path: Location, table: DeltaTable) -> TableStatus:
+def _status(name: str, path: Location, table: DeltaTable) -> TableStatus:
     files = [*listed(table, "num_records", "size_bytes")]
     return TableStatus(
         name=name,

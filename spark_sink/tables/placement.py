@@ -116,10 +116,19 @@ class LeaveOut:
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of the feed in which the events that are left out have no bytes."""
-        if self.streams:
-            theirs = pc.is_in(rows["stream_cid"], pa.array(self.streams, pa.binary()))
-            rows = _emptied(rows, theirs)
-        return _without_dags(rows) if self.dags else rows
+        if not (self.dags or self.streams):
+            return rows
+        column = rows.schema.get_field_index("car")
+        cars = rows.column(column)
+        left_out = pc.is_in(rows["stream_cid"], pa.array(self.streams, pa.binary()))
+        if self.dags:
+            suspects = pc.indices_nonzero(pc.match_substring(cars, _SIGN)).to_pylist()
+            dags = pa.array([at for at in suspects if _is_dag(cars[at].as_py())], pa.int64())
+            left_out = pc.or_(left_out, pc.is_in(pa.array(range(len(cars)), pa.int64()), dags))
+        if not pc.any(left_out).as_py():
+            return rows
+        emptied = pc.if_else(left_out, pa.scalar(b"", cars.type), cars)
+        return rows.set_column(column, rows.schema.field(column), emptied)
 
 
 def forgotten_streams(directory: Location) -> frozenset[bytes]:
@@ -143,24 +152,6 @@ def leave_out_for_good(directory: Location, streams: frozenset[bytes]) -> None:
         files.move(draft, _FORGOTTEN)
     except FAULTS as error:
         raise cannot_write(directory, error) from error
-
-
-def _without_dags(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows of the feed in which the events of DAGs have no bytes."""
-    column = rows.schema.get_field_index("car")
-    cars = rows.column(column)
-    suspects = pc.indices_nonzero(pc.match_substring(cars, _SIGN)).to_pylist()
-    dags = [at for at in suspects if _is_dag(cars[at].as_py())]
-    if not dags:
-        return rows
-    return _emptied(rows, pc.is_in(pa.array(range(len(cars))), pa.array(dags)))
-
-
-def _emptied(rows: pa.RecordBatch, which: pa.BooleanArray) -> pa.RecordBatch:
-    column = rows.schema.get_field_index("car")
-    cars = rows.column(column)
-    emptied = pc.if_else(which, pa.scalar(b"", cars.type), cars)
-    return rows.set_column(column, rows.schema.field(column), emptied)
 
 
 def _is_dag(car: bytes) -> bool:

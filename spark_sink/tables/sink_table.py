@@ -29,37 +29,12 @@ from spark_sink.errors import (
     TablesError,
     another_log,
     cannot_open,
-    other_columns,
-    other_rules,
+    must_rebuild,
     written_by_another,
 )
 from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec, partition_of
-from spark_sink.tables.delta_log import (
-    FORGOT,
-    LOG,
-    PROPERTIES,
-    READING_PROPERTY,
-    RULES_PROPERTY,
-    Action,
-    FileActions,
-    Reading,
-    added,
-    app_id,
-    data_files,
-    epoch_of,
-    excludes_dags,
-    has_changed_logs,
-    position_of,
-    properties_of,
-    put_commit,
-    query,
-    read_suffix,
-    reading_of,
-    removed,
-    rules_of,
-    times_forgot,
-    version_of,
-)
+from spark_sink.tables import delta_log
+from spark_sink.tables.delta_log import LOG, Action, FileActions, Reading
 from spark_sink.tables.leaves import MOST_ROWS, Leaves
 from spark_sink.tables.location import (
     FAULTS,
@@ -69,10 +44,9 @@ from spark_sink.tables.location import (
     delta_uri,
     file_system,
     files_below,
+    find_delta_table,
     has_objects,
-    is_delta,
     move_file,
-    open_delta_table,
     storage_options,
 )
 from spark_sink.tables.raw_files import RawFiles
@@ -123,16 +97,16 @@ class SinkTable:
         self._epoch = epoch
         self._table = table = _open_table(spec, path, epoch, exclude_dags=exclude_dags)
         # As of our latest commit: to ask the log takes a request for each of its files.
-        self.position = position_of(table)
-        self.under_way = version_of(table, _STEP) or 0
-        self._reading = reading_of(table) if has_changed_logs(table) else None
+        self.position = delta_log.position_of(table)
+        self.under_way = delta_log.version_of(table, _STEP) or 0
+        self._reading = delta_log.reading_of(table) if delta_log.has_changed_logs(table) else None
         self._leaves = self._new_leaves()
         self._tidying = Tidying(spec.name, path, table)
         if for_replacement:
             return
         _add_missing_columns(spec, table, path)
-        if rules_of(table) != spec.rules:
-            raise other_rules(path)
+        if delta_log.rules_of(table) != spec.rules:
+            raise must_rebuild(path, "was computed by the rules of another version of spark-sink")
 
     @property
     def has_changed_logs(self) -> bool:
@@ -150,8 +124,9 @@ class SinkTable:
         What was read of this log once is forgotten: its node may have been restored from a backup.
         """
         with self._advancing_to(self.position, reading=Reading(epoch, 0)) as properties:
+            read = {delta_log.READING_PROPERTY: epoch}
             self._table.alter.set_table_properties(
-                {READING_PROPERTY: epoch}, raise_if_not_exists=False, commit_properties=properties
+                read, raise_if_not_exists=False, commit_properties=properties
             )
 
     @property
@@ -162,7 +137,7 @@ class SinkTable:
     @property
     def excludes_dags(self) -> bool:
         """Whether the table was made without the events of DAGs."""
-        return excludes_dags(self._table)
+        return delta_log.excludes_dags(self._table)
 
     def stager(self) -> Stager:
         """Return what writes files for `append`, also in a worker."""
@@ -190,12 +165,12 @@ class SinkTable:
         before = self._reading
         reading = before and Reading(before.epoch, read_position)
         with self._advancing_to(position, reading=reading) as properties:
-            self._write([added(file) for file in files], properties)
+            self._write([delta_log.added(file) for file in files], properties)
         return Staged(tuple(files))
 
     def followed(self, table: str) -> int | None:
         """Return up to which version of another table, by its identity, this one follows it."""
-        return version_of(self._table, _FOLLOW + table)
+        return delta_log.version_of(self._table, _FOLLOW + table)
 
     def put(self, rows: pa.Table, position: int, following: tuple[str, int] | None = None) -> None:
         """Insert or update rows by key in one commit, which brings the table to `position`.
@@ -229,7 +204,7 @@ class SinkTable:
         stager = Stager(spec, self.path)
         files = [file for part in rows if part.num_rows for file in stager.stage(part).files]
         with self._advancing_to(position, others=_follow(following)) as properties:
-            self._write([added(file) for file in files], properties, mode="overwrite")
+            self._write([delta_log.added(file) for file in files], properties, mode="overwrite")
 
     def forget(self, streams: Collection[bytes], change: Callable[[pa.Table], pa.Table]) -> int:
         """Rewrite the files that have rows of streams, by CID; return how many rows those are.
@@ -241,7 +216,7 @@ class SinkTable:
         count = 0
         actions: FileActions = []
         stager = Stager(self.spec, self.path)
-        for file in data_files(self._table, self.spec, self.path):
+        for file in delta_log.data_files(self._table, self.spec, self.path):
             if file.partition not in partitions:
                 continue
             rows = read_file(file, self.spec.schema)
@@ -251,11 +226,11 @@ class SinkTable:
                 continue
             count += theirs
             if changed.num_rows:
-                actions += map(added, stager.stage(changed).files)
-            actions.append(removed(file))
+                actions += map(delta_log.added, stager.stage(changed).files)
+            actions.append(delta_log.removed(file))
         if actions:
-            times = times_forgot(self._table) + 1
-            with self._advancing_to(self.position, others={FORGOT: times}) as properties:
+            times = delta_log.times_forgot(self._table) + 1
+            with self._advancing_to(self.position, others={delta_log.FORGOT: times}) as properties:
                 self._write(actions, properties)
         return count
 
@@ -278,13 +253,14 @@ class SinkTable:
         Files are moved, so `other` is unusable afterwards. A crash before that changes nothing.
         """
         current = self._table.metadata().configuration
-        if missing := {n: v for n, v in PROPERTIES.items() if current.get(n) != v}:
+        if missing := {n: v for n, v in delta_log.PROPERTIES.items() if current.get(n) != v}:
             self._set_properties(missing)  # a table of an older version
-        files = _placed(self.path, data_files(other._table, other.spec, other.path))
+        files = _placed(self.path, delta_log.data_files(other._table, other.spec, other.path))
         with self._advancing_to(other.position) as properties:
-            self._write([added(file) for file in files], properties, mode="overwrite")
-        if rules_of(self._table) != self.spec.rules:  # only now are its rows by these rules
-            self._set_properties({RULES_PROPERTY: str(self.spec.rules)})
+            self._write([delta_log.added(file) for file in files], properties, mode="overwrite")
+        # Only now are its rows by these rules.
+        if delta_log.rules_of(self._table) != self.spec.rules:
+            self._set_properties({delta_log.RULES_PROPERTY: str(self.spec.rules)})
 
     def set_retention(self, retention: Retention) -> None:
         """Set how long older versions stay readable, and the change data feed."""
@@ -313,7 +289,7 @@ class SinkTable:
         """List the files with rows up to a position."""
         files = (
             replace(file, first=file.first or 0, last=_UNKNOWN if file.last is None else file.last)
-            for file in data_files(self._table, self.spec, self.path)
+            for file in delta_log.data_files(self._table, self.spec, self.path)
         )
         return RawFiles(tuple(file for file in files if file.first <= position), self.path)
 
@@ -334,7 +310,7 @@ class SinkTable:
 
     def select(self, columns: str, where: str) -> pa.Table:
         """Return columns of the rows that match a condition in SQL."""
-        return query(self._table, f"SELECT {columns} FROM t WHERE {where}")
+        return delta_log.query(self._table, f"SELECT {columns} FROM t WHERE {where}")
 
     def _new_leaves(self) -> Leaves | None:
         if self.spec.rows_are_events or not has_objects(self.path):
@@ -371,8 +347,8 @@ class SinkTable:
         if under_way is not None:
             named[_STEP] = under_way
         if reading is not None:
-            named[read_suffix(reading.epoch)] = reading.position
-        name = app_id(self._epoch)
+            named[delta_log.read_suffix(reading.epoch)] = reading.position
+        name = delta_log.app_id(self._epoch)
         try:
             yield CommitProperties(
                 app_transactions=[Transaction(name + suffix, at) for suffix, at in named.items()]
@@ -441,7 +417,7 @@ class SinkTable:
         """Commit files and their changes, which delta-rs cannot."""
         version = self._table.version() + 1
         try:
-            put_commit(self.path, version, properties.app_transactions or (), actions)
+            delta_log.put_commit(self.path, version, properties.app_transactions or (), actions)
         except FileExistsError as error:
             raise written_by_another(self.path) from error
         self._table.update_incremental()
@@ -456,27 +432,26 @@ class SinkTable:
 
     def _check_alone(self) -> None:
         """Check that no one else has moved the table, after it was read again."""
-        if position_of(self._table) != self.position:
+        if delta_log.position_of(self._table) != self.position:
             raise written_by_another(self.path)
 
 
 def _open_table(spec: TableSpec, path: Location, epoch: str, *, exclude_dags: bool) -> DeltaTable:
     """Open the table; create it if there is none."""
-    try:
-        if not is_delta(path):
+    if (table := find_delta_table(path)) is None:
+        try:
             return DeltaTable.create(
                 delta_uri(path),
                 schema=spec.schema,
                 partition_by=[PARTITION_COLUMN],
                 name=spec.name,
-                configuration=properties_of(spec, epoch, exclude_dags=exclude_dags),
+                configuration=delta_log.properties_of(spec, epoch, exclude_dags=exclude_dags),
                 raise_if_key_not_exists=False,
                 storage_options=storage_options(path),
             )
-        table = open_delta_table(path)
-    except FAULTS as error:
-        raise cannot_open(path, error) from error
-    made_from = epoch_of(table)
+        except FAULTS as error:
+            raise cannot_open(path, error) from error
+    made_from = delta_log.epoch_of(table)
     if made_from != epoch:
         raise another_log(path, made_from, epoch)
     return table
@@ -493,17 +468,17 @@ def _add_missing_columns(spec: TableSpec, table: DeltaTable, path: Location) -> 
     if there == _sorted(spec.schema):
         return
     missing = _ADDED_COLUMNS.get(spec.name, frozenset()) - {field.name for field in there}
-    added = [field for field in spec.schema if field.name in missing]
-    if _sorted([*there, *added]) != _sorted(spec.schema):
-        raise other_columns(path)
+    new = [field for field in spec.schema if field.name in missing]
+    if _sorted([*there, *new]) != _sorted(spec.schema):
+        raise must_rebuild(path, "has other columns than this version of spark-sink writes")
     if not missing.isdisjoint(_ANCHOR_COLUMNS):
         _check_anchors(table, path)
-    table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
+    table.alter.add_columns(Schema.from_arrow(pa.schema(new)).fields)
 
 
 def _check_anchors(table: DeltaTable, path: Location) -> None:
     """Check that a table without the columns about anchors has no time events."""
-    anchors = query(table, "SELECT count(*) AS n FROM t WHERE event_type = 'time'")
+    anchors = delta_log.query(table, "SELECT count(*) AS n FROM t WHERE event_type = 'time'")
     if count := anchors["n"].to_pylist()[0]:
         raise TablesError(
             f"the table {path} was written by an older version, without the anchor times "

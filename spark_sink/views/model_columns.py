@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from itertools import count, islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -83,8 +83,7 @@ class Kind:
     convert: Convert
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column: `name` is that of the content's member `member`, as far as it is usable."""
 
     name: str
@@ -178,57 +177,53 @@ def _scalar(kind: pa.DataType, wanted: str, convert: Callable[[Any], Any]) -> Ki
     def converted(value: Any, path: Path, row: _Row) -> Any:
         try:
             return convert(value)
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, StreamIdError):
             row.note(path, value, wanted)
             return None
 
     return Kind(kind, converted)
 
 
+def _check(fits: bool) -> None:
+    if not fits:
+        raise ValueError
+
+
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(value)
+    _check(isinstance(value, str))
     value.encode()  # half of a surrogate pair is not text: a UnicodeEncodeError is a ValueError
-    return value
+    return str(value)
 
 
 def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(value)
-    return value
+    _check(isinstance(value, bool))
+    return bool(value)
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(value)
+    _check(isinstance(value, int | float) and not isinstance(value, bool))
     return float(value)
 
 
 def _long(value: Any) -> int:
     number = value if isinstance(value, int) and not isinstance(value, bool) else _number(value)
     whole = int(number)
-    if whole != number or whole not in _LONGS:
-        raise ValueError(value)
+    _check(whole == number and whole in _LONGS)
     return whole
 
 
 def _day(value: Any) -> date:
-    if _DATE.fullmatch(_text(value)) is None:
-        raise ValueError(value)
+    _check(_DATE.fullmatch(_text(value)) is not None)
     return date.fromisoformat(value)
 
 
 def _moment(value: Any) -> datetime:
-    if _TIME.fullmatch(_text(value)) is None:
-        raise ValueError(value)
+    _check(_TIME.fullmatch(_text(value)) is not None)
     return datetime.fromisoformat(value.upper()).astimezone(UTC)
 
 
 def _relation(value: Any) -> str:
-    try:
-        return str(StreamId.parse(_text(value)))
-    except StreamIdError as error:
-        raise ValueError(value) from error
+    return str(StreamId.parse(_text(value)))
 
 
 def _json(value: Any) -> str:
@@ -344,42 +339,41 @@ def _type_of_value(value: Any) -> str:
     return "null" if value is None else "other"
 
 
+def _nested(
+    kind: pa.DataType, of: type[list[Any] | dict[str, Any]], size: int | None, convert: Convert
+) -> Kind:
+    """Make a kind of values with others in them: `size`, or as many as they have."""
+
+    def converted(value: Any, path: Path, row: _Row) -> Any:
+        if not isinstance(value, of):
+            row.note(path, value, "a list" if of is list else "an object")
+            return None
+        row.take(len(value) if size is None else size)
+        return convert(value, path, row)
+
+    return Kind(kind, converted)
+
+
 def _list_of(item: Kind) -> Kind:
     def convert(value: Any, path: Path, row: _Row) -> Any:
-        if not isinstance(value, list):
-            row.note(path, value, "a list")
-            return None
-        row.take(len(value))
         return [_converted(item, member, (path, index), row) for index, member in enumerate(value)]
 
-    return Kind(pa.list_(pa.field("element", item.type)), convert)
+    return _nested(pa.list_(pa.field("element", item.type)), list, None, convert)
 
 
 def _struct_of(columns: tuple[Column, ...]) -> Kind:
     def convert(value: Any, path: Path, row: _Row) -> Any:
-        if not isinstance(value, dict):
-            row.note(path, value, "an object")
-            return None
-        row.take(len(columns))
         return {
-            column.name: _converted(
-                column.kind, value.get(column.member), (path, column.member), row
-            )
-            for column in columns
+            name: _converted(kind, value.get(member), (path, member), row)
+            for name, member, kind in columns
         }
 
     fields = [pa.field(column.name, column.kind.type) for column in columns]
-    return Kind(pa.struct(fields), convert)
+    return _nested(pa.struct(fields), dict, len(columns), convert)
 
 
 def _map_of(item: Kind) -> Kind:
     def convert(value: Any, path: Path, row: _Row) -> Any:
-        if not isinstance(value, dict):
-            row.note(path, value, "an object")
-            return None
-        row.take(len(value))
-        return [
-            (name, _converted(item, member, (path, name), row)) for name, member in value.items()
-        ]
+        return [(name, _converted(item, part, (path, name), row)) for name, part in value.items()]
 
-    return Kind(pa.map_(pa.string(), pa.field("value", item.type)), convert)
+    return _nested(pa.map_(pa.string(), pa.field("value", item.type)), dict, None, convert)

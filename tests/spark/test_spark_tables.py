@@ -366,7 +366,7 @@ def test_the_rows_of_files_without_statistics_are_counted(
         return AddAction(file.path, *facts, "{}")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sink_table, "added", without_statistics)
+        patch.setattr(delta_log, "added", without_statistics)
         tables.append(feed_rows(sample[:80]))
     (status,) = table_status(tmp_path)
     assert (status.rows, status.position) == (80, 80)
