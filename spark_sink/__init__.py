@@ -17,6 +17,11 @@ In reading order:
     exposition  metrics over HTTP
     errors      errors whose messages are for users
 
+*The feed* is the node's: its events, by position. What a commit has changed in a table is called
+*changes*; what clients of `serve` read as `NAME_feed` is a table's rows, and those to come. A
+*step* takes tables from one position of the feed to another; a *portion* of it is what is computed
+at once.
+
 Importing this package does not need the extra `[spark]`; importing its modules does. Its packages
 do not import their modules, so that Spark's workers and short commands load only what they need.
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import psycopg
 import pyarrow as pa
@@ -79,6 +79,10 @@ class _Column:
     field: str
     type: str
     convert: Callable[[Any], Any]
+
+
+_Types = dict[str, str]
+"""The types of columns, by name."""
 
 
 class Postgres:
@@ -161,14 +165,13 @@ class Postgres:
         changes = since(token)
         if changes.token == token:
             return None, changes.token
-        columns = _columns(changes.spec)
-        wanted = {column.name: column.type for column in columns}
+        wanted = {column.name: column.type for column in _columns(changes.spec)}
         if wanted != known:
             self._alter(cursor, changes.spec, wanted, known)
             changes, token = since(None), None
         refused = _Refused(cursor, self._table(_REFUSED), name)
         is_whole = token is None
-        copy = _Copy(cursor, self._table(name), columns, changes.spec.key, refused, whole=is_whole)
+        copy = _Copy(cursor, self._table(name), changes.spec, refused, whole=is_whole)
         for kind, rows in changes.rows():
             if kind == "reset":
                 copy.begin_anew()
@@ -182,11 +185,7 @@ class Postgres:
         return Taken(copy.rows, now.position, refused.count), now
 
     def _alter(
-        self,
-        cursor: Cursor[Any],
-        spec: TableSpec,
-        wanted: dict[str, str],
-        known: dict[str, str] | None,
+        self, cursor: Cursor[Any], spec: TableSpec, wanted: _Types, known: _Types | None
     ) -> None:
         """Create a table, or give it the columns that it lacks."""
         table = self._table(spec.name)
@@ -244,6 +243,23 @@ class _Refused:
         self._cursor.execute(command, [self._name])
 
 
+_COMMANDS: Final[dict[str, LiteralString]] = {
+    "create incoming": "CREATE TEMP TABLE {incoming} ON COMMIT DROP AS SELECT {names} FROM {table} "
+    "LIMIT 0",
+    "create seen": "CREATE TEMP TABLE {seen} ON COMMIT DROP AS SELECT {key} FROM {table} LIMIT 0",
+    "load": "COPY {incoming} ({names}) FROM STDIN",
+    "upsert": "INSERT INTO {table} AS old ({names}) SELECT {names} FROM {incoming} "
+    "ON CONFLICT ({key}) DO UPDATE SET ({names}) = ROW ({new}) "
+    "WHERE ROW ({old}) IS DISTINCT FROM ROW ({new})",
+    "remove": "DELETE FROM {table} WHERE {key} = %s",
+    "note": "INSERT INTO {seen} SELECT {key} FROM {incoming}",
+    "empty": "TRUNCATE {incoming}",
+    "begin": "TRUNCATE {seen}",
+    "clean": "DELETE FROM {table} WHERE NOT EXISTS "
+    "(SELECT FROM {seen} WHERE {seen}.{key} = {table}.{key})",
+}
+
+
 class _Copy:
     """The rows of one transaction on their way into a table."""
 
@@ -251,50 +267,37 @@ class _Copy:
         self,
         cursor: Cursor[Any],
         table: Identifier,
-        columns: list[_Column],
-        key: str,
+        spec: TableSpec,
         refused: _Refused,
         *,
         whole: bool,
     ) -> None:
         self._cursor = cursor
-        self._columns = columns
-        self._key = key
+        self._columns = columns = _columns(spec)
+        self._key = key = spec.key
         self._refused = refused
         self._whole = whole
         if whole:
             refused.forget()
         self.rows = 0
-        names = list(map(Identifier, (column.name for column in columns)))
-        listed = SQL(", ").join(names)
-        new = SQL(", ").join(SQL("excluded.{}").format(name) for name in names)
-        old = SQL(", ").join(SQL("old.{}").format(name) for name in names)
-        of = {"table": table, "incoming": Identifier(_INCOMING), "seen": Identifier(_SEEN)}
-        of |= {"key": Identifier(key)}
-        for command in (
-            "CREATE TEMP TABLE {incoming} ON COMMIT DROP AS SELECT {names} FROM {table} LIMIT 0",
-            "CREATE TEMP TABLE {seen} ON COMMIT DROP AS SELECT {key} FROM {table} LIMIT 0",
-        ):
-            cursor.execute(SQL(command).format(**of, names=listed))
-        self._load = SQL("COPY {incoming} ({names}) FROM STDIN").format(**of, names=listed)
-        self._upsert = SQL(
-            "INSERT INTO {table} AS old ({names}) SELECT {names} FROM {incoming} "
-            "ON CONFLICT ({key}) DO UPDATE SET ({names}) = ROW ({new}) "
-            "WHERE ROW ({old}) IS DISTINCT FROM ROW ({new})"
-        ).format(**of, names=listed, new=new, old=old)
-        self._remove = SQL("DELETE FROM {table} WHERE {key} = %s").format(**of)
-        self._note = SQL("INSERT INTO {seen} SELECT {key} FROM {incoming}").format(**of)
-        self._empty = SQL("TRUNCATE {incoming}").format(**of)
-        self._begin = SQL("TRUNCATE {seen}").format(**of)
-        self._clean = SQL(
-            "DELETE FROM {table} WHERE NOT EXISTS "
-            "(SELECT FROM {seen} WHERE {seen}.{key} = {table}.{key})"
-        ).format(**of)
+        names = [Identifier(column.name) for column in columns]
+        of = {
+            "table": table,
+            "incoming": Identifier(_INCOMING),
+            "seen": Identifier(_SEEN),
+            "key": Identifier(key),
+            "names": SQL(", ").join(names),
+            "new": SQL(", ").join(SQL("excluded.{}").format(name) for name in names),
+            "old": SQL(", ").join(SQL("old.{}").format(name) for name in names),
+        }
+        self._sql = {name: SQL(command).format(**of) for name, command in _COMMANDS.items()}
+        cursor.execute(self._sql["create incoming"])
+        cursor.execute(self._sql["create seen"])
 
     def begin_anew(self) -> None:
         """All rows come from now on."""
         self._whole = True
-        self._cursor.execute(self._begin)
+        self._cursor.execute(self._sql["begin"])
         self._refused.forget()
 
     def write(self, rows: list[dict[str, Any]]) -> None:
@@ -316,25 +319,25 @@ class _Copy:
                 return
             key = next(column for column in self._columns if column.field == self._key)
             value = key.convert(rows[0][self._key])
-            self._cursor.execute(self._remove, [value])
+            self._cursor.execute(self._sql["remove"], [value])
             self._refused.add(value, error)
 
     def _write_all(self, rows: list[dict[str, Any]]) -> None:
-        with self._cursor.copy(self._load) as copy:
+        with self._cursor.copy(self._sql["load"]) as copy:
             for row in rows:
                 copy.write_row([column.convert(row[column.field]) for column in self._columns])
-        self._cursor.execute(self._upsert)
+        self._cursor.execute(self._sql["upsert"])
         if self._whole:
-            self._cursor.execute(self._note)
+            self._cursor.execute(self._sql["note"])
         else:
             self._refused.forget(Identifier(self._key))
-        self._cursor.execute(self._empty)
+        self._cursor.execute(self._sql["empty"])
         self.rows += len(rows)
 
     def end(self) -> None:
         """Delete the rows that are not there any more."""
         if self._whole:
-            self._cursor.execute(self._clean)
+            self._cursor.execute(self._sql["clean"])
 
 
 def _is_of_a_row(error: Exception) -> bool:
@@ -360,13 +363,15 @@ def _columns(spec: TableSpec) -> list[_Column]:
 def _kind(field: pa.Field) -> tuple[str, Callable[[Any], Any]]:
     """Return the type of a column in PostgreSQL, and what converts its values."""
     if field.name == _DATA:
-        return "jsonb", _optional(_json_text)
+        return "jsonb", _optional(lambda data: _without_nul(data.decode()))
     if pa.types.is_binary(field.type) and field.name in _BYTES:
         return "bytea", lambda value: value
     if field.type in _SCALARS:
         return _SCALARS[field.type], _optional(_scalar)
     if pa.types.is_list(field.type) and field.type.value_type in _SCALARS:
-        return f"{_SCALARS[field.type.value_type]}[]", _optional(_list)
+        item = _optional(_scalar)
+        kind = f"{_SCALARS[field.type.value_type]}[]"
+        return kind, _optional(lambda values: [item(value) for value in values])
     return "jsonb", _optional(lambda value: _without_nul(to_json(show(value))))
 
 
@@ -380,14 +385,6 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, str) and "\0" in value:
         return value.replace("\0", "\ufffd")
     return value
-
-
-def _list(values: list[Any]) -> list[Any]:
-    return [None if value is None else _scalar(value) for value in values]
-
-
-def _json_text(data: bytes) -> str:
-    return _without_nul(data.decode())
 
 
 def _without_nul(text: str) -> str:

@@ -11,12 +11,11 @@ too. `TablesError` says what is not a token, or which table cannot be read.
 
 from __future__ import annotations
 
-import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -45,10 +44,10 @@ _MAX_SHOWN: Final = 100
 _NEW: Final = ("insert", "update_postimage")
 
 Kind = Literal["reset", "row"]
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far a table has been read.
 
     Attributes:
@@ -58,26 +57,19 @@ class Token:
     """
 
     table: str
-    version: int
-    position: int
+    version: _Natural
+    position: _Natural
 
     def __str__(self) -> str:
-        text = json.dumps(asdict(self), separators=(",", ":"))
-        return urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        return urlsafe_b64encode(msgspec.json.encode(self)).decode().rstrip("=")
 
     @classmethod
     def parse(cls, text: str) -> Token:
         """Read a token."""
         try:
-            token = cls(**json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4))))
-            if not (
-                type(token.version) is type(token.position) is int and type(token.table) is str
-            ):
-                raise TypeError(text)
-            if not (token.version >= 0 and token.position >= 0):
-                raise ValueError(text)
-            return token
-        except (ValueError, TypeError, RecursionError):
+            data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            return msgspec.json.decode(data, type=cls)
+        except (ValueError, msgspec.DecodeError):
             beginning = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
             raise TablesError(f"{beginning!r} is not a token of `spark-sink changes`") from None
 

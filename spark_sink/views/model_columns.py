@@ -184,41 +184,42 @@ def _scalar(kind: pa.DataType, wanted: str, convert: Callable[[Any], Any]) -> Ki
     return Kind(kind, converted)
 
 
-def _check(fits: bool) -> None:
-    if not fits:
-        raise ValueError
-
-
 def _text(value: Any) -> str:
-    _check(isinstance(value, str))
+    if not isinstance(value, str):
+        raise ValueError(value)
     value.encode()  # half of a surrogate pair is not text: a UnicodeEncodeError is a ValueError
-    return str(value)
+    return value
 
 
 def _truth(value: Any) -> bool:
-    _check(isinstance(value, bool))
-    return bool(value)
+    if not isinstance(value, bool):
+        raise ValueError(value)
+    return value
 
 
 def _number(value: Any) -> float:
-    _check(isinstance(value, int | float) and not isinstance(value, bool))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(value)
     return float(value)
 
 
 def _long(value: Any) -> int:
     number = value if isinstance(value, int) and not isinstance(value, bool) else _number(value)
     whole = int(number)
-    _check(whole == number and whole in _LONGS)
+    if whole != number or whole not in _LONGS:
+        raise ValueError(value)
     return whole
 
 
 def _day(value: Any) -> date:
-    _check(_DATE.fullmatch(_text(value)) is not None)
+    if _DATE.fullmatch(_text(value)) is None:
+        raise ValueError(value)
     return date.fromisoformat(value)
 
 
 def _moment(value: Any) -> datetime:
-    _check(_TIME.fullmatch(_text(value)) is not None)
+    if _TIME.fullmatch(_text(value)) is None:
+        raise ValueError(value)
     return datetime.fromisoformat(value.upper()).astimezone(UTC)
 
 
