@@ -96,13 +96,8 @@ async def open_anchors(
 ) -> AsyncIterator[Sequence[ChainReport]]:
     """Look up the anchors of the store's time events while the context is open.
 
-    Yields what is asked, for each chain that has a provider.
-
-    Args:
-        settings: which chains are asked, where and how often.
-        store: has the proofs, and receives the outcomes.
-        now: returns Unix time in seconds, for dates that outlive the process.
-        jitter: returns a random number from 0 to 1.
+    Yields what is asked, for each chain that has a provider. `now` returns Unix time in seconds,
+    for dates that outlive the process, and `jitter` a random number from 0 to 1.
 
     Raises:
         ChainError: an endpoint serves another chain than the one it is set for.

@@ -108,6 +108,12 @@ class Damage:
         self.moved.unpark_all()
 
 
-def scheduler(context, sessions, **options):
+async def no_wait(peer_id):
+    """Do not wait for a peer's interests."""
+
+
+def scheduler(
+    context, sessions, *, wait_for_interests=no_wait, is_needed=lambda peer_id: True, rings=None
+):
     overlap = Overlap(context.store, context.book)
-    return SyncScheduler(context, sessions, overlap, **options)
+    return SyncScheduler(context, sessions, overlap, wait_for_interests, is_needed, rings)

@@ -67,14 +67,6 @@ FEW_PEERS: Final = 8
 """With fewer connections, every peer that joins starts the first rounds again. In a large network
 peers come and go all the time."""
 
-HasEnough = Callable[[str | None], bool]
-"""Tells whether enough peers are connected of those that are found at a rendezvous."""
-HasSome = Callable[[str], bool]
-"""Tells whether a connected peer is interested in a sort value."""
-OnFound = Callable[[str, Sequence[str], str | None], None]
-"""Takes a peer id, its multiaddrs, and the sort value at whose rendezvous the peer was found; None:
-at that of the network."""
-
 
 @dataclass(slots=True)
 class _Outcome:
@@ -93,10 +85,13 @@ class Discovery:
         network: whose nodes to find.
         wanted: what this node is interested in.
         announce_interval: seconds between two announcements at a rendezvous, in the long run.
-        on_found: is called with every peer that is found, as often as it is.
+        on_found: takes the peer id and multiaddrs of each peer that is found, as often as it is,
+            and the sort value at whose rendezvous it was; None: at that of the network.
         rng: where chance comes from.
-        has_enough: ends the first rounds at a rendezvous.
-        has_some: puts off the first round at a rendezvous.
+        has_enough: tells whether enough peers are connected of those that are found at a
+            rendezvous, which ends its first rounds.
+        has_some: tells whether a connected peer is interested in a sort value, which puts off the
+            first round at its rendezvous.
     """
 
     def __init__(
@@ -105,10 +100,10 @@ class Discovery:
         network: Network,
         wanted: Interests,
         announce_interval: float,
-        on_found: OnFound,
+        on_found: Callable[[str, Sequence[str], str | None], None],
         rng: random.Random | None = None,
-        has_enough: HasEnough = lambda sort_value: False,
-        has_some: HasSome = lambda sort_value: False,
+        has_enough: Callable[[str | None], bool] = lambda sort_value: False,
+        has_some: Callable[[str], bool] = lambda sort_value: False,
     ) -> None:
         self._open_dht = open_dht
         self._network = network

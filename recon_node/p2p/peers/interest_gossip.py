@@ -67,8 +67,6 @@ AGAIN: Final = Backoff(first=1.0, longest=60.0)
 SETTLED: Final = 60.0
 """Seconds after which a stream that ends does not count as a failure."""
 
-OnCommon = Callable[[str, Sequence[KeyRange]], None]
-
 
 def _pay(bucket: TokenBucket, statement: bytes) -> float:
     """Take a statement's size from a bucket; return for how many seconds no other may pass."""
@@ -93,15 +91,16 @@ class InterestGossip:
     """Tells connected peers our interests, and notes theirs in the book.
 
     Register `serve` with the host, and call `meet` with each peer that has identified itself.
-
-    Args:
-        context: what it shares with the other parts.
-        on_common: called with a peer and ranges that are now of common interest, when it is up to
-            this node to start a sync about them.
-        nursery: for the tasks that send statements.
+    `on_common` is called with a peer and ranges that are now of common interest, when it is up to
+    this node to start a sync about them. The tasks that send statements run in `nursery`.
     """
 
-    def __init__(self, context: Context, on_common: OnCommon, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        context: Context,
+        on_common: Callable[[str, Sequence[KeyRange]], None],
+        nursery: trio.Nursery,
+    ) -> None:
         self._host, self._book = context.host, context.book
         self._settings, self.counters = context.settings, context.counters.gossip
         self._network, self._wanted = context.store.network, context.store.wanted

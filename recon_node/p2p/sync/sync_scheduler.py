@@ -90,20 +90,12 @@ class _Lane(NamedTuple):
     """Which of the lanes for news it is; 0: it is for all else."""
 
 
-async def _no_wait(peer_id: str) -> None:
-    """Do not wait for a peer's interests."""
-
-
 class SyncScheduler:
     """Keeps the store equal to the peers' stores, in what both sides are interested in.
 
-    Args:
-        context: what it shares with the other parts.
-        reconciler: runs the syncs.
-        overlap: knows what both sides are interested in.
-        wait_for_interests: waits until a connected peer has stated its interests, if it does.
-        is_needed: tells whether to keep a connection that the random order has led to.
-        rings: runs the syncs of 0.1.0, unless this node does not speak it.
+    `wait_for_interests` waits until a connected peer has stated its interests, if it does.
+    `is_needed` tells whether to keep a connection that the random order has led to. Without
+    `rings`, this node does not speak 0.1.0.
     """
 
     def __init__(
@@ -111,9 +103,9 @@ class SyncScheduler:
         context: Context,
         reconciler: Reconciler,
         overlap: Overlap,
-        wait_for_interests: Callable[[str], Awaitable[None]] = _no_wait,
-        is_needed: Callable[[str], bool] = lambda peer_id: True,
-        rings: Rings | None = None,
+        wait_for_interests: Callable[[str], Awaitable[None]],
+        is_needed: Callable[[str], bool],
+        rings: Rings | None,
     ) -> None:
         settings = self._settings = context.settings
         self._host, self._store, self._book = context.host, context.store, context.book

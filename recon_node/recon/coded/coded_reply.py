@@ -58,15 +58,9 @@ class CodedReply:
     right. The cuts that divide a gap come with their positions, so the fingerprints of the parts
     are differences, too. When the store may have changed, positions are forgotten.
 
-    Gaps that are agreed on are held back, to be merged.
-
-    Args:
-        side: the session's.
-        key_range: the session's.
-        most_listed: keys of a gap that are listed rather than split, even if that is many.
-        dense: whether the differences are known to lie close together.
-        in_full: whether to list keys in full, rather than their ids.
-        salt: of the fingerprints, if any.
+    Gaps that are agreed on are held back, to be merged. Those with up to `most_listed` of our keys
+    are listed rather than split, even if that is many; `in_full`, rather than by ids. `dense` says
+    whether the differences are known to lie close together.
     """
 
     def __init__(

@@ -625,11 +625,7 @@ def look_up_lists(
 ) -> Steps[TurnFindings]:
     """Find which ids of the peer's lists we lack, and the keys that it asks for in full.
 
-    Args:
-        keys: ours.
-        key_range: the session's range.
-        turn: the peer's.
-        unchanged: whether our keys are those of our last turn.
+    `unchanged` says whether our keys are those of our last turn.
     """
     findings = TurnFindings(key_range)
     lower, with_lower, first = key_range.lower, False, key_range.lower

@@ -58,13 +58,7 @@ class RingKeyView(Protocol):
 
 
 class Ring:
-    """A key store whose ranges include their first bound.
-
-    Args:
-        store: the keys.
-        is_fencepost: tells the bounds that are not keys.
-        fan_out: parts into which a range is split, at least 2.
-        listing_threshold: keys up to which a range is listed, at least `2 * fan_out - 1`.
+    """A key store whose ranges include their first bound; some bounds are not keys.
 
     Raises:
         ValueError: the fan-out or the threshold is too small.
