@@ -216,7 +216,8 @@ class Session10(TurnSession[Cip124Message]):
         Returns the answer, and how the sides stand in the gaps; DIFFERS includes what the message
         or the answer leaves out.
         """
-        reply = Cip124Reply(self.side.keys, self._first_bound(message), self.side.settings)
+        first = self._outer_bound(message.bounds[0], is_lower=True)
+        reply = Cip124Reply(self.side.keys, first, self.side.settings)
         bounds, end = message.bounds, message.bounds[-1]
         gaps: set[_Gap] = set()
         if reply.last_bound < bounds[0]:
@@ -247,7 +248,7 @@ class Session10(TurnSession[Cip124Message]):
         if reply.reach < end:
             reply.still_open += self._open.between(lower, end)
             reply.write_hash(end)
-        last = self._last_bound(message)
+        last = self._outer_bound(end, is_lower=False)
         if reply.reach < last:
             reply.write_key(last)
             gaps.add(_Gap.DIFFERS)
@@ -339,30 +340,14 @@ class Session10(TurnSession[Cip124Message]):
             reply.write_key(key)
         reply.write_hash(upper)
 
-    def _first_bound(self, message: Cip124Message) -> bytes:
-        """Return the message's lower bound; if it is a key, our first key when that is lower."""
-        bound = message.bounds[0]
-        if not self._may_go_beyond(bound):
+    def _outer_bound(self, bound: bytes, *, is_lower: bool) -> bytes:
+        """Return a bound of the message; if it is a key, our first or last key beyond it."""
+        keys = self.side.keys
+        if self.side.initiates or self._is_fencepost(bound) or bound not in keys:
             return bound
-        beyond = [
-            interest.lower
-            for interest in self.side.interests
-            if interest.lower < bound <= interest.upper
-        ]
-        return (beyond and self.side.keys.first(KeyRange(beyond[0], bound))) or bound
-
-    def _last_bound(self, message: Cip124Message) -> bytes:
-        """Return the message's upper bound; if it is a key, our last key when that is higher."""
-        bound = message.bounds[-1]
-        if not self._may_go_beyond(bound):
-            return bound
-        beyond = [
-            interest.upper
-            for interest in self.side.interests
-            if interest.lower <= bound < interest.upper
-        ]
-        return (beyond and self.side.keys.last(KeyRange(bound, beyond[0]))) or bound
-
-    def _may_go_beyond(self, bound: bytes) -> bool:
-        """Return whether our answer may go beyond the range at a bound, which it then states."""
-        return not (self.side.initiates or self._is_fencepost(bound)) and bound in self.side.keys
+        interests = self.side.interests
+        if is_lower:
+            below = (KeyRange(start, bound) for start, end in interests if start < bound <= end)
+            return next(map(keys.first, below), None) or bound
+        above = (KeyRange(bound, end) for start, end in interests if start <= bound < end)
+        return next(map(keys.last, above), None) or bound

@@ -229,12 +229,7 @@ def _all_indices(ids: Ids, limit: int) -> tuple[Signs, Signs]:
     state, at, of = ids.copy(), np.zeros(len(ids), np.float64), np.arange(len(ids))
     step, owners, indices = np.empty(len(ids), np.float64), [of], [np.zeros(len(ids), np.int64)]
     while len(of):
-        state *= _U_STEP
-        np.sqrt(np.add(state, 1.0, out=step), out=step)
-        np.divide(_TWO_32, step, out=step)
-        step -= 1
-        step *= at + 1.5
-        at += np.maximum(np.ceil(step, out=step), 1, out=step)
+        _to_next_index(state, at, step)
         inside = at < limit
         if not inside.all():  # at first all are
             state, at, of = state[inside], at[inside], of[inside]
@@ -256,18 +251,23 @@ def _add_all(ids: Ids, sums: Ids, rests: Ids, sum_of: Ids, rest_of: Ids) -> None
     while len(state):
         np.add.at(sum_of, indices, sums)
         np.add.at(rest_of, indices, rests)
-        state *= _U_STEP
-        np.sqrt(np.add(state, 1.0, out=step), out=step)
-        np.divide(_TWO_32, step, out=step)
-        step -= 1
-        step *= at + 1.5
-        at += np.maximum(np.ceil(step, out=step), 1, out=step)
+        _to_next_index(state, at, step)
         np.copyto(indices, np.minimum(at, limit, out=at), casting="unsafe")
         inside = at < limit
         number = int(np.count_nonzero(inside))
         if number < len(state) * _WORTH_KEEPING:
             state, at, indices = state[inside], at[inside], indices[inside]
             sums, rests, step = sums[inside], rests[inside], step[:number]
+
+
+def _to_next_index(state: Ids, at: NDArray[np.float64], step: NDArray[np.float64]) -> None:
+    """Do one step of `indices_of` for many ids, in place; `step` is for what lies in between."""
+    state *= _U_STEP
+    np.sqrt(np.add(state, 1.0, out=step), out=step)
+    np.divide(_TWO_32, step, out=step)
+    step -= 1
+    step *= at + 1.5
+    at += np.maximum(np.ceil(step, out=step), 1, out=step)
 
 
 def indices_of(id_: int, limit: int) -> list[int]:
