@@ -37,7 +37,14 @@ from recon_node.dag.dag_state import (
 )
 from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.protocol.replica import Replica
-from recon_node.dag.unixfs import DIRECTORIES, NodeType, Read, directory_entries, read_node
+from recon_node.dag.unixfs import (
+    DIRECTORIES,
+    NodeType,
+    Read,
+    directory_entries,
+    file_content,
+    read_node,
+)
 from recon_node.feed_index import FeedIndex, FeedIndexError, open_feed_index
 from recon_node.ipld import (
     CID,
@@ -283,20 +290,12 @@ class Browser:
         if data.type is NodeType.SYMLINK:
             return DagEntry("symlink", cid, len(data.data), _as_text(data.data, is_whole=True))
         size = len(data.data) if data.file_size is None else data.file_size
-        start = bytearray()
-        self._read_start(cid, start)
-        return DagEntry("file", cid, size, _as_text(bytes(start), is_whole=len(start) < MAX_TEXT))
-
-    def _read_start(self, cid: CID, start: bytearray) -> None:
-        """Add the content below a node to `start`, up to its limit."""
-        left = [cid]
-        while left and len(start) < MAX_TEXT:
-            data, links = read_node(left.pop(), self._read)
-            if data.type not in (NodeType.FILE, NodeType.RAW):
-                kind = data.type.name.lower()
-                raise DagError(f"{cid} has a {kind} in it, which is not supported")
-            start += data.data[: MAX_TEXT - len(start)]
-            left += (link.cid for link in reversed(links))
+        start = b""
+        for piece in file_content(cid, self._read):
+            start += piece[: MAX_TEXT - len(start)]
+            if len(start) == MAX_TEXT:
+                break
+        return DagEntry("file", cid, size, _as_text(start, is_whole=len(start) < MAX_TEXT))
 
     def _read(self, cid: CID) -> bytes:
         if cid.hash_code == IDENTITY:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from recon_node.dag.containment import MAX_LISTED, Containment
 from recon_node.dag.containment import find as find_block
@@ -159,6 +159,13 @@ def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
 
     sql = "SELECT count(size), coalesce(sum(size), 0) FROM reached JOIN nodes USING (id)"
     blocks, size = connection.execute(_REACHED + sql, named).fetchone()
+    missing_blocks = lacking(
+        f"{_REACHED} SELECT cid FROM reached JOIN nodes USING (id) WHERE shard IS NULL"
+    )
+    if not connection.execute(_ROOT, (root,)).fetchone():
+        missing_blocks = Lacking(1, (root,))
+    if root.hash_code == IDENTITY:
+        missing_blocks = Lacking(0, ())
     heads = cids(_HEADS)
     shards = "SELECT cid FROM shards WHERE subject = :subject AND {} ORDER BY cid"
     if len(heads) > MAX_HEADS:
@@ -168,7 +175,7 @@ def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
         root=root,
         blocks=blocks,
         size=size,
-        missing_blocks=_missing_blocks(connection, root, lacking),
+        missing_blocks=missing_blocks,
         shards=cids(shards.format(_CLAIMED)),
         unclaimed=cids(shards.format(f"NOT {_CLAIMED}")),
         missing_shards=lacking(
@@ -213,16 +220,6 @@ def read_replicas(
             return None
         replicas[CID(cid)] = decode_replica(block)
     return replicas
-
-
-def _missing_blocks(connection: sqlite3.Connection, root: CID, lacking: Any) -> Lacking:
-    if root.hash_code == IDENTITY:
-        return Lacking(0, ())
-    if not connection.execute(_ROOT, (root,)).fetchone():
-        return Lacking(1, (root,))
-    sql = "SELECT cid FROM reached JOIN nodes USING (id) WHERE shard IS NULL"
-    missing: Lacking = lacking(_REACHED + sql)
-    return missing
 
 
 def find_event(connection: sqlite3.Connection, root: CID, cid: CID) -> CID | None:
@@ -328,9 +325,6 @@ def _ignored(connection: sqlite3.Connection, subject: Subject) -> int:
     return 0 if row is None else int(row[0])
 
 
-_TABLES: Final = ("shards", "claims", "replicas")
-
-
 @dataclass(frozen=True, slots=True)
 class ListedDag:
     """A DAG of which something is here."""
@@ -357,15 +351,23 @@ class ListedIdentifier:
 def read_dags(connection: sqlite3.Connection, after: bytes, limit: int) -> list[ListedDag]:
     """Return DAGs in the order of their roots' CIDs, those after `after`."""
     dags: list[ListedDag] = []
+    following = " UNION ALL ".join(
+        f"SELECT * FROM (SELECT subject FROM {table} WHERE subject > ?1 ORDER BY subject LIMIT 1)"
+        for table in ("shards", "claims", "replicas")
+    )
+    counts = (
+        "SELECT (SELECT count(*) FROM shards WHERE subject = ?1), "
+        "(SELECT count(*) FROM replicas WHERE subject = ?1)"
+    )
     while len(dags) < limit:
-        nexts = [subject for table in _TABLES for subject in _next(connection, table, after)]
-        if not nexts:
+        after = connection.execute(f"SELECT min(subject) FROM ({following})", (after,)).fetchone()[
+            0
+        ]
+        if after is None:
             break
-        after = min(nexts)
         root = _subject(after)
         if isinstance(root, CID):
-            shards = _count(connection, "shards", after)
-            dags.append(ListedDag(root, shards, _count(connection, "replicas", after)))
+            dags.append(ListedDag(root, *connection.execute(counts, (after,)).fetchone()))
     return dags
 
 
@@ -373,30 +375,13 @@ def read_identifiers(
     connection: sqlite3.Connection, after: bytes, limit: int
 ) -> list[ListedIdentifier]:
     """Return identifiers in the order of their keys, those after `after`."""
-    identifiers: list[ListedIdentifier] = []
-    for _ in range(limit):
-        after = next(_next(connection, "publishes", after), b"")
-        if not after:
-            break
-        identifier = _subject(after)
-        if isinstance(identifier, Identifier):
-            sql = "SELECT count(*), count(fault), max(judged) FROM publishes WHERE subject = ?"
-            row = connection.execute(sql, (after,)).fetchone()
-            identifiers.append(ListedIdentifier(identifier, *row))
-    return identifiers
+    sql = (
+        "SELECT subject, count(*), count(fault), max(judged) FROM publishes WHERE subject > ? "
+        "GROUP BY subject ORDER BY subject LIMIT ?"
+    )
+    rows = [(_subject(raw), *facts) for raw, *facts in connection.execute(sql, (after, limit))]
+    return [ListedIdentifier(id_, *facts) for id_, *facts in rows if isinstance(id_, Identifier)]
 
 
 def _subject(raw: bytes) -> Subject:
     return subject_of(multibase.encode(raw, "base36"))
-
-
-def _next(connection: sqlite3.Connection, table: str, after: bytes) -> Iterator[bytes]:
-    """Yield the first subject of a table after another one, if there is any."""
-    sql = f"SELECT subject FROM {table} WHERE subject > ? ORDER BY subject LIMIT 1"
-    for (subject,) in connection.execute(sql, (after,)):
-        yield subject
-
-
-def _count(connection: sqlite3.Connection, table: str, subject: bytes) -> int:
-    sql = f"SELECT count(*) FROM {table} WHERE subject = ?"
-    return int(connection.execute(sql, (subject,)).fetchone()[0])

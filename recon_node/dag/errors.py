@@ -1,7 +1,9 @@
 """What goes wrong in this room, or is left out. The texts are user-facing."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self
 
 from recon_node.ipld import IpldError
@@ -24,6 +26,11 @@ class DagEventError(ValueError):
 
 class UnixFsError(IpldError):
     """Not UnixFS, or a kind of it that is not supported here."""
+
+
+def path_text(path: Path | str | bytes) -> str:
+    """Return a path as text, with bytes that are not UTF-8 escaped."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from recon_node.dag.car_source import Extent, ExtentReader
-from recon_node.dag.errors import DagError, Omissions, UnixFsError
+from recon_node.dag.errors import DagError, Omissions, UnixFsError, path_text
 from recon_node.dag.protocol.shards import walk
 from recon_node.dag.unixfs import (
     NO_ATTRIBUTES,
@@ -79,12 +79,12 @@ class FileTree:
         try:
             tree = self._add(path)
         except OSError as error:
-            name = _shown(error.filename or path)
+            name = path_text(error.filename or path)
             raise DagError(f"{name} cannot be read: {error.strerror or error}") from None
         except UnixFsError as error:
             raise DagError(str(error)) from None
         if tree is None:
-            raise DagError(f"{_shown(path)} is neither a file nor a directory")
+            raise DagError(f"{path_text(path)} is neither a file nor a directory")
         self.root = tree.cid
         self.size = tree.total
 
@@ -122,7 +122,7 @@ class FileTree:
             for inner in folder.iterdir():
                 tree = trees.pop(inner) if inner in trees else self._add_other(inner)
                 if tree is None:
-                    self._skipped.append(_shown(inner))
+                    self._skipped.append(path_text(inner))
                 else:
                     entries.append((inner.name, tree))
             trees[folder] = directory(entries, self._put, self._attributes(folder.stat()))
@@ -170,11 +170,6 @@ class FileTree:
 
     def _put(self, cid: CID, block: bytes) -> None:
         self._nodes[cid] = block
-
-
-def _shown(path: Path | str | bytes) -> str:
-    """A path as text, with bytes that are not UTF-8 escaped."""
-    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 CODE: Final = 0x22

@@ -18,7 +18,7 @@ mode or time, the leaves are nodes, too, as with `--preserve-mode` or `--preserv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
@@ -301,7 +301,7 @@ def directory_entries(cid: CID, read: Read, depth: int = 0) -> Iterator[tuple[st
         DagError: it is not a directory, or its shards are nested too deeply.
         IpldError: a node cannot be decoded.
     """
-    check_depth(depth)
+    _check_depth(depth)
     data, links = read_node(cid, read)
     if data.type not in DIRECTORIES:
         raise DagError(f"{cid} is not a directory, or a part of one")
@@ -313,8 +313,27 @@ def directory_entries(cid: CID, read: Read, depth: int = 0) -> Iterator[tuple[st
             yield name, link
 
 
-def check_depth(depth: int) -> None:
-    """Raise `DagError` if nodes are nested too deeply."""
+def file_content(cid: CID, read: Read, depth: int = 0) -> Generator[bytes, None, int]:
+    """Yield the content below a node of a file, in pieces; return its size in bytes.
+
+    Raises:
+        DagError: it is not of a file, does not have its size, or is nested too deeply.
+        IpldError: a node cannot be decoded.
+    """
+    _check_depth(depth)
+    data, links = read_node(cid, read)
+    if data.type not in (NodeType.FILE, NodeType.RAW):
+        raise DagError(f"{cid} is a {data.type.name.lower()}, which is not supported")
+    yield data.data
+    size = len(data.data)
+    for link in links:
+        size += yield from file_content(link.cid, read, depth + 1)
+    if data.file_size is not None and data.file_size != size:
+        raise DagError(f"{cid} should have {data.file_size} bytes of content, and has {size}")
+    return size
+
+
+def _check_depth(depth: int) -> None:
     if depth > MAX_DEPTH:
         raise DagError(f"the nodes of a file are nested deeper than {MAX_DEPTH}")
 

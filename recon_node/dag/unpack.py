@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from recon_node.dag.errors import DagError, Omissions
+from recon_node.dag.errors import DagError, Omissions, path_text
 from recon_node.dag.unixfs import (
     DIRECTORIES,
     Attributes,
     NodeType,
     Read,
-    check_depth,
     directory_entries,
     entry_name,
+    file_content,
     read_node,
 )
 from recon_node.ipld import CID, IDENTITY, IpldError
@@ -188,17 +188,17 @@ def _write(root: CID, read: Read, target: Path) -> Unpacked:
             try:
                 path.symlink_to(os.fsdecode(data.data))
             except (OSError, ValueError):  # the file system has none
-                done.not_kept.append(_shown(path, target))
+                done.not_kept.append(path_text(path.relative_to(target)))
                 continue
             done.symlinks += 1
         else:
             with path.open("xb") as file:
-                _write_file(cid, read, file, 0)
+                file.writelines(file_content(cid, read))
             done.files += 1
         attributes.append((path, data.attributes))
     for path, kept in reversed(attributes):  # of a directory, after everything in it was written
         if not _set_attributes(path, kept):
-            done.not_kept.append(_shown(path, target))
+            done.not_kept.append(path_text(path.relative_to(target)))
     return done
 
 
@@ -213,11 +213,6 @@ def _set_attributes(path: Path, attributes: Attributes) -> bool:
     return False
 
 
-def _shown(path: Path, target: Path) -> str:
-    """A path below the target as text, with bytes that are not UTF-8 escaped."""
-    return os.fsencode(path.relative_to(target)).decode(errors="backslashreplace")
-
-
 def _checked(name: str, names: set[str]) -> str:
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise DagError(f"an entry named {name!r} is refused: it could lead elsewhere")
@@ -225,17 +220,3 @@ def _checked(name: str, names: set[str]) -> str:
         raise DagError(f"a directory has two entries named {name!r}")
     names.add(name)
     return name
-
-
-def _write_file(cid: CID, read: Read, file: BinaryIO, depth: int) -> int:
-    """Write the content below a node and return its size in bytes."""
-    check_depth(depth)
-    data, links = read_node(cid, read)
-    if data.type not in (NodeType.FILE, NodeType.RAW):
-        raise DagError(f"{cid} is a {data.type.name.lower()}, which is not supported")
-    size = file.write(data.data)
-    for link in links:
-        size += _write_file(link.cid, read, file, depth + 1)
-    if data.file_size is not None and data.file_size != size:
-        raise DagError(f"{cid} should have {data.file_size} bytes of content, and has {size}")
-    return size
