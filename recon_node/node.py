@@ -23,7 +23,6 @@ from pathlib import Path
 
 import structlog
 import trio
-from nacl.signing import SigningKey
 
 from recon_node import __version__
 from recon_node.anchoring.anchoring_service import open_anchoring
@@ -51,7 +50,7 @@ from recon_node.feed_index import FeedIndexError
 from recon_node.p2p import P2P, P2PError, open_p2p
 from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing_key_of
 from recon_node.settings import Settings
-from recon_node.snapshot.snapshot_service import Snapshots, open_snapshots
+from recon_node.snapshot.snapshot_service import open_snapshots
 from recon_node.store import (
     Interest,
     InvalidInterestError,
@@ -144,12 +143,14 @@ async def _run_parts(
     settings: Settings, store: Store, listener: Listener, access: Access, shutdown: _Shutdown
 ) -> None:
     """Start what needs the store, and serve; see `_run_services`."""
+    identity = await trio.to_thread.run_sync(open_identity, settings.data_dir)
+    signing_key, peer_id = signing_key_of(identity), peer_id_of(identity)
     async with (
         open_dags(store, settings.data_dir) as dags,
         open_tangles(store, settings.data_dir) as tangles,
         open_anchors(settings.chain, store) as anchors,
         open_anchoring(settings.anchor, settings.chain, store, settings.data_dir) as anchoring,
-        _open_snapshots(settings, store) as snapshots,  # before peers are met
+        open_snapshots(settings.snapshot, store, signing_key) as snapshots,  # before peers are met
         _open_p2p(settings, store) as p2p,
         trio.open_nursery() as nursery,
         trio.open_nursery() as background,
@@ -179,10 +180,8 @@ async def _run_parts(
         )
         background.start_soon(services.loop.run)
         background.start_soon(evaluation.warm_up)
-        peer_id = peer_id_of(await trio.to_thread.run_sync(open_identity, settings.data_dir))
         if settings.peer_id_file is not None:
-            path = settings.peer_id_file.expanduser()
-            await trio.to_thread.run_sync(_write_peer_id, path, peer_id)
+            await trio.to_thread.run_sync(_write_peer_id, settings.peer_id_file, peer_id)
         collect_seldom()
         logger.info(
             "Ready",
@@ -242,14 +241,6 @@ async def _watch_stdin(shutdown: _Shutdown) -> None:
 
 
 @asynccontextmanager
-async def _open_snapshots(settings: Settings, store: Store) -> AsyncIterator[Snapshots]:
-    """Open the snapshots of a node, which signs them with the key of its peer id."""
-    key = await trio.to_thread.run_sync(_signing_key, settings.data_dir)
-    async with open_snapshots(settings.snapshot, store, key) as snapshots:
-        yield snapshots
-
-
-@asynccontextmanager
 async def _open_p2p(settings: Settings, store: Store) -> AsyncIterator[P2P | None]:
     """Open the network side, unless the node is to do without."""
     if settings.p2p.offline:
@@ -258,10 +249,6 @@ async def _open_p2p(settings: Settings, store: Store) -> AsyncIterator[P2P | Non
         return
     async with open_p2p(settings.p2p, store, settings.data_dir) as p2p:
         yield p2p
-
-
-def _signing_key(data_dir: Path) -> SigningKey:
-    return signing_key_of(open_identity(data_dir))
 
 
 def _protect(data_dir: Path) -> None:
@@ -290,6 +277,7 @@ def _open_access(settings: ApiSettings) -> Access:
 
 def _write_peer_id(path: Path, peer_id: str) -> None:
     """Write the peer id, in one step: others may be reading the file."""
+    path = path.expanduser()
     try:
         with draft_of(path) as draft:
             draft.write_text(f"{peer_id}\n", encoding="ascii")

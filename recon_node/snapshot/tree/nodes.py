@@ -47,6 +47,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from recon_node.ipld import (
@@ -138,7 +139,7 @@ class LeafNode:
 
     def encode(self) -> bytes:
         """Return its block."""
-        return dag_cbor.encode([0, *_front_coded(self.keys)])
+        return dag_cbor.encode([0, *chain.from_iterable(_front_coded(self.keys))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +153,8 @@ class InnerNode:
         first, *others = self.children
         fields: list[Any] = [first.level + 1, bytes(first.hash), first.cid]
         bounds = _front_coded(link.lower for link in others)
-        for shared, rest, link in zip(bounds[::2], bounds[1::2], others, strict=True):
-            fields += (shared, rest, bytes(link.hash), link.cid)
+        for bound, link in zip(bounds, others, strict=True):
+            fields += (*bound, bytes(link.hash), link.cid)
         return dag_cbor.encode(fields)
 
 
@@ -208,30 +209,20 @@ def _leaf(fields: list[Any], bounds: KeyRange) -> LeafNode:
 
 
 def _inner(fields: list[Any], bounds: KeyRange) -> InnerNode:
-    level = fields[0] - 1
-    hashes, cids = fields[1::_CHILD_ITEMS], fields[2::_CHILD_ITEMS]
-    lowers = [
-        bounds.lower,
-        *_decoded(fields[3::_CHILD_ITEMS], fields[4::_CHILD_ITEMS], bounds),
-    ]
+    hashes, cids, shared, rests = (fields[at::_CHILD_ITEMS] for at in (1, 2, 3, 4))
+    lowers = [bounds.lower, *_decoded(shared, rests, bounds)]
     if not all(isinstance(cid, CID) for cid in cids):
         raise NodeFormatError("a child has no CID")
-    return InnerNode(
-        [
-            Link(level, lower, Sha256a(digest), cid)
-            for lower, digest, cid in zip(lowers, hashes, cids, strict=True)
-        ]
-    )
+    facts = zip(lowers, map(Sha256a, hashes), cids, strict=True)
+    return InnerNode([Link(fields[0] - 1, *child) for child in facts])
 
 
-def _front_coded(strings: Iterable[bytes]) -> list[Any]:
-    fields: list[Any] = []
+def _front_coded(strings: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     before = b""
     for string in strings:
         shared = common_prefix(before, string)
-        fields += (shared, string[shared:])
+        yield shared, string[shared:]
         before = string
-    return fields
 
 
 def _decoded(shared: list[int], rests: list[bytes], bounds: KeyRange) -> list[bytes]:
@@ -276,12 +267,8 @@ def pack(node: Node) -> bytes:
         *(bytes(child.hash) for child in children[:-1]),
         *(child.cid[len(_NODE_HEAD) :] for child in children),
     ]
-    before = LOWEST
-    for child in children[1:]:
-        shared = common_prefix(before, child.lower)
-        rest = child.lower[shared:]
+    for shared, rest in _front_coded(child.lower for child in children[1:]):
         parts += (encode_varint(shared), encode_varint(len(rest)), rest)
-        before = child.lower
     return b"".join(parts)
 
 
@@ -302,10 +289,8 @@ def unpack(data: bytes, total: Sha256a | None) -> bytes:
 
 
 def _packed_keys(keys: Sequence[bytes]) -> Iterator[bytes]:
-    before = b""
-    for key in keys:
-        shared = common_prefix(before, key)
-        kind, rest = 0, key[shared:]
+    for key, (shared, rest) in zip(keys, _front_coded(keys), strict=True):
+        kind = 0
         for candidate in (1, 2):
             start = len(key) - DIGEST_SIZE - len(_HEADS[candidate])
             if start >= shared and key.startswith(_HEADS[candidate], start):
@@ -314,7 +299,6 @@ def _packed_keys(keys: Sequence[bytes]) -> Iterator[bytes]:
         yield encode_varint(shared << _KIND_BITS | kind)
         yield encode_varint(len(rest))
         yield rest
-        before = key
 
 
 def _unpacked_leaf(data: bytes, at: int) -> LeafNode:
