@@ -116,7 +116,7 @@ class Anchoring:
             stream: that it belongs to, as the other node says. An event that is here is anchored
                 for its own stream: a ceramic-one node names one of its own for every root, and the
                 root of its tree of one event is that event. Another CID is anchored for each
-                stream that somebody names, as nothing here can tell which of them is right.
+                stream that somebody names, as nothing here shows which of them is right.
 
         Raises:
             FullError: too many requests wait.

@@ -153,7 +153,7 @@ class EvmAuthority:
             try:
                 final_nonce = await ask(read_quantity, count, address, hex(final))
             except AnswerError as error:  # its state of that block is gone
-                logger.info("Cannot tell which transactions are final", reason=str(error))
+                logger.info("Cannot find out which transactions are final", reason=str(error))
         looked_up = [await self._find(attempt, final) for attempt in attempts]
         mined = [result for result in looked_up if result is not None]
         in_pool = False

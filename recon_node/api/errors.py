@@ -95,13 +95,13 @@ def answer_error(request: Request, error: Exception) -> Response:
             return error_response(path, error.status_code, message, error.headers)
         case HTTPException():
             return error_response(path, error.status_code, error.detail, error.headers)
-        case DiskFullError():  # the store has told the operator, once
+        case DiskFullError():  # the store has logged it, once
             return error_response(
                 path, HTTPStatus.INSUFFICIENT_STORAGE, f"nothing was written: {error}"
             )
         case DamagedEventError(is_forgotten=True):
             return error_response(path, HTTPStatus.GONE, f"{error}: it has no content here")
-        case DamagedEventError():  # the node fetches it again, and the store has told the operator
+        case DamagedEventError():  # the node fetches it again, and the store has logged it
             headers = {"Retry-After": str(DAMAGE_RETRY)}
             return error_response(path, HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers)
         case FeedIndexError():

@@ -249,7 +249,7 @@ def _schema_of_parameter(kind: Any) -> tuple[Json, bool]:
 
 
 def _options(path: str, other: Json) -> Json:
-    """Every path answers OPTIONS, as ceramic-one's do: for browsers, and to tell its methods."""
+    """Every path answers OPTIONS, as ceramic-one's do: for browsers, and to list its methods."""
     options: Json = {
         "tags": [_group(path)],
         "summary": "cors",

@@ -5,7 +5,7 @@ and copy them, too, took a sixth of a small request: an `AnswerWriter` makes the
 
 A connection is idle until the head of a request is complete, and again when it has been answered;
 its slot then goes to a newcomer if there is no other (`fairness.slots`). A client that is gone
-has the application cancelled at the next write; `receive` tells of it earlier. Requests that wait
+has the application cancelled at the next write; `receive` reports it earlier. Requests that wait
 behind another one are read ahead up to `MAX_AHEAD` bytes. Of all requests that were sent ahead or
 have others behind them, on whatever connections, one begins in a turn of the event loop: a client
 can send thousands at once, and newcomers, liveness and peers must get their turns between them.

@@ -32,7 +32,7 @@ changes the node."""
 
 
 def usual_need(method: str) -> Need:
-    """What a request does as far as its method tells."""
+    """What a request does as far as its method shows."""
     return "read" if method in ("GET", "HEAD") else "write"
 
 

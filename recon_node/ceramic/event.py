@@ -5,7 +5,7 @@
     data            envelope {payload, signatures} -> {id, prev, data, ...}  root DAG-JOSE
     time            {id, prev, proof, path} -> proof -> Merkle nodes         root DAG-CBOR
 
-An event's CID is its CAR's root. `parse_event` checks everything that the bytes alone can tell:
+An event's CID is its CAR's root. `parse_event` checks everything that follows from the bytes alone:
 each block against its CID, the fields of each, and the path of a time proof. It does not check
 signatures (`verify_signature` does), the existence of prevs, or the chain.
 

@@ -398,7 +398,7 @@ def sort_value_of(sort_key: str, text: str) -> str:
 MAX_SHARDS: Final = 4096
 """Into how many shards a sort value can be cut."""
 _ONE_BYTE: Final = 16
-"""Up to this many shards are cut at one byte of the hash, which takes fewer prefixes to tell peers;
+"""Up to this many shards are cut at one byte of the hash, which takes fewer prefixes to announce;
 with more, they would differ too much in size."""
 
 _PART: Final = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", re.ASCII)

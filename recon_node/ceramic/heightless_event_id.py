@@ -110,7 +110,7 @@ def model_hash(model: StreamId) -> bytes:
 
 
 def is_fencepost(bound: bytes) -> bool:
-    """Tell whether a bound is an EventId without an event CID, and so not a key.
+    """Return whether a bound is an EventId without an event CID, and so not a key.
 
     The upper fenceposts of ceramic-one end in one ff byte more than the fields have.
     """

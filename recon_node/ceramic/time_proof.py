@@ -3,7 +3,7 @@
 There are two checks, both pure. `check_path` needs the event alone: the path must lead from the
 proof's root, through blocks that are lists of links, to the time event's prev. `check_transaction`
 judges what a provider of the chain has answered: the transaction must hold the root, and the time
-of its block is the event's. It tells two problems apart: a transaction that says something else
+of its block is the event's. It distinguishes two problems: a transaction that says something else
 makes the event invalid forever; an invalid answer says nothing about the event.
 
 Sources: CAIP-168 and its EVM profile (https://namespaces.chainagnostic.org/eip155/caip168); for the

@@ -201,7 +201,7 @@ class _Follower:
                 await trio.sleep(_AFTER_STORE_ERROR)
 
     async def _look_up(self, proofs: Sequence[PendingProof]) -> None:
-        """Look up some proofs side by side and tell the store the outcomes.
+        """Look up some proofs side by side and report the outcomes to the store.
 
         Raises `CoolingError` if some could not be looked up and are still due.
         """
@@ -272,7 +272,7 @@ class _Follower:
         return _Outcome("failed", reason)
 
     async def _report_outcomes(self, outcomes: dict[PendingProof, _Outcome]) -> None:
-        """Tell the store the outcomes, and count them."""
+        """Report the outcomes to the store, and count them."""
         settled: list[tuple[CID, int | str]] = []
         postponed, not_found = [], []
         for proof, outcome in outcomes.items():

@@ -103,7 +103,7 @@ class ChainSettings:
     chain, time events are checked and delivered; without, they are held, and so is everything that
     depends on them. Give one or more URLs for each chain (CAIP-2), the best first: the next one is
     asked when one fails. Mainnet is anchored on eip155:1, testnet-clay on eip155:100 (Gnosis). The
-    node believes what an endpoint says, so choose ones that you trust to tell the time.
+    node believes what an endpoint says, so choose ones whose time you trust.
     In the environment: RECON_NODE_CHAIN_RPC="eip155:1=https://...,eip155:100=https://..."
       chain_rpc = { "eip155:1" = ["https://one.example/KEY", "https://two.example"] }
     """

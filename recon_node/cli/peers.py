@@ -188,7 +188,7 @@ class _SyncOutcome(TypedDict):
 
 
 def _first_outcome(node: Connection, peer: str, since: float) -> str | None:
-    """Return the outcome of the first sync that the peer started, which tells what it wants; or
+    """Return the outcome of the first sync that the peer started, which shows what it wants; or
     else of our own first sync."""
     outcome: str | None = None
     deadline = time.monotonic() + FIRST_SYNC

@@ -1,4 +1,4 @@
-"""What a node of this project tells: models, documents, interests, anchors, and threads.
+"""What a node of this project lists: models, documents, interests, anchors, and threads.
 
 A thread is a tangle of many authors: it is read, and replied to at its tips (docs/tangles.md). A
 ceramic-one node has none of this and answers 404, and does not say which interests it has in a form

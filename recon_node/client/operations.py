@@ -18,7 +18,7 @@ stream is computed here (`recon_node.streams`), in the same way for both kinds o
 event of the stream. Events whose history the node does not have yet do not count.
 
 The block times of anchors decide between branches (CIP-145), but are not in the events. A node of
-this project tells them; with a ceramic-one node, only the lowest CID decides between branches.
+this project sends them; with a ceramic-one node, only the lowest CID decides between branches.
 
 Signatures are checked here, too. A badly signed event is never the tip and changes nothing, but it
 keeps covering what it covers once a valid one is on top of it (CIP-145); before, no node lists it.

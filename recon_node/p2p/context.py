@@ -43,7 +43,7 @@ class GossipCounters:
     received: int = 0
     """Statements received."""
     peers: int = 0
-    """Peers that have stated their interests and can tell us of changes."""
+    """Peers that have stated their interests and can announce changes."""
 
 
 @dataclass(slots=True)

@@ -271,8 +271,8 @@ class P2P:
         reason = self._why_incompatible(self._host.known_protocols(peer_id))
         if reason is not None:
             self._book.forget(peer_id)
-            tell = logger.warning if self._host.has_dialled(peer_id) else logger.info
-            tell("Cannot sync with a peer", peer=peer_id, reason=f"it {reason}")
+            log = logger.warning if self._host.has_dialled(peer_id) else logger.info
+            log("Cannot sync with a peer", peer=peer_id, reason=f"it {reason}")
             return
         if not self._host.is_on_this_machine(peer_id):
             addresses = [address for address in addresses if not is_loopback(address)]

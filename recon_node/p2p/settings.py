@@ -87,7 +87,7 @@ class P2PSettings:
     listen: Annotated[Multiaddrs, checked_by(_check_not_empty)] = ("/ip4/0.0.0.0/tcp/4101",)
     """Multiaddrs for peers to connect to: TCP over IPv4 or IPv6; port 0 takes any free port."""
     announce: Multiaddrs = ()
-    """Multiaddrs to tell peers instead of those in `listen`, for a node behind NAT or in a
+    """Multiaddrs to announce instead of those in `listen`, for a node behind NAT or in a
     container."""
     bootstrap: Annotated[Multiaddrs, checked_by(_check_peer_ids)] = ()
     """Peers through which to join the network, such as /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...

@@ -19,7 +19,7 @@ not want it (*unwanted*).
 A turn may be too long for one message. Then the peer says that its turn continues, and the answer
 is due only after the last message (`Side.answer_due`). It may be several messages as well.
 
-Whatever a side states is about keys that it holds. Keys that it left out only tell the session that
+Whatever a side states is about keys that it holds. Keys that it left out only show the session that
 a gap in which the peer holds just our keys and these has nothing left to learn. How a session over
 such keys ends, and what it says about them, is up to the version.
 
@@ -98,9 +98,9 @@ class Version(Generic[M]):
     """Returns about how many bytes of memory a message takes."""
     keeps_stream: bool = False
     """Whether a stream may carry another session after one that ended well."""
-    tells_left_out: bool = False
-    """Whether a side tells the other that it left keys out, so that it may leave them out before
-    they are listed. Otherwise only a peer that has listed a key understands that it is left out."""
+    reports_left_out: bool = False
+    """Whether a side reports that it left keys out, so that it may leave them out before they are
+    listed. Otherwise only a peer that has listed a key understands that it is left out."""
 
 
 FETCHED_AT_ONCE: Final = 32_768
@@ -183,7 +183,7 @@ _TIMES_LISTED: Final = 2
 
 
 class ProtocolError(Exception):
-    """A violation of the recon protocol, by this side or the other, told apart as in h11."""
+    """A violation of the recon protocol, by this side or the other, distinguished as in h11."""
 
 
 class LocalProtocolError(ProtocolError):
@@ -368,7 +368,7 @@ class Side:
     def leave_out_unwanted(self, keys: Iterable[bytes]) -> None:
         """Leave out keys whose events this side refuses or does not want: the peer may take them.
 
-        In some versions (`tells_left_out`), keys that are known to be at the peer may be left out
+        In some versions (`reports_left_out`), keys that are known to be at the peer may be left out
         before the session starts: then it need not list them. It is for the driver to bound their
         number.
         """

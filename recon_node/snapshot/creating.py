@@ -139,7 +139,7 @@ class Source(ABC):
 
 
 class DamagedBaseError(SnapshotError):
-    """The newest snapshot cannot be built on; one that starts afresh can be made."""
+    """The newest snapshot cannot be built on; one that starts anew can be made."""
 
 
 @dataclass(slots=True)
@@ -377,7 +377,7 @@ PACK_BYTES: Final = 8 * 1024 * 1024
 _CLOCKS_DIFFER: Final = 86400.0
 """Seconds that a snapshot may be from the future."""
 MAX_PACKS: Final = 256
-"""Packs more than the events need, at which a snapshot starts afresh."""
+"""Packs more than the events need, at which a snapshot starts anew."""
 
 
 def create_snapshot(

@@ -171,7 +171,7 @@ class DamageWatch:
 
     Attributes:
         found_total: damaged events found so far.
-        mended_total: how many of them were mended.
+        mended_total: how many of them were repaired.
     """
 
     def __init__(self, keys: KeyStore, reader: _Reader) -> None:
@@ -187,7 +187,7 @@ class DamageWatch:
 
     @property
     def count(self) -> int:
-        """Known damaged events that are not mended yet."""
+        """Known damaged events that are not repaired yet."""
         return len(self._damaged)
 
     @property
@@ -226,7 +226,7 @@ class DamageWatch:
             for name in [name for name in self._damaged if name[0] == event_id]:
                 del self._damaged[name]
                 self.mended_total += 1
-                logger.info("A damaged event was mended", cid=str(event_id.event_cid))
+                logger.info("A damaged event was repaired", cid=str(event_id.event_cid))
             self._keys.add(event_id)
             if self._ring_keys is not None and event_id in self._taken_from_ring:
                 self._taken_from_ring.remove(event_id)

@@ -276,7 +276,7 @@ class Intake:
             submission.finding = finding
 
     async def _take(self, batch: Sequence[_Request]) -> None:
-        """Judge and write a batch, and tell its callers."""
+        """Judge and write a batch, and answer its callers."""
         started = time.perf_counter()
         try:
             if self._give_up:
@@ -294,7 +294,7 @@ class Intake:
         verdicts: Sequence[Verdict],
         error: StoreError | None,
     ) -> None:
-        """Tell the callers of a batch what came of it."""
+        """Answer the callers of a batch."""
         if error is not None and not isinstance(error, DiskFullError):  # which is logged once
             logger.error("A batch was not written", requests=len(batch), reason=str(error))
         seconds = time.perf_counter() - started

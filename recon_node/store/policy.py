@@ -172,7 +172,7 @@ class Policy:
 
 
 class ListedHashes:
-    """The policy as far as the hashes in EventIds of one kind can tell.
+    """The policy as far as the hashes in EventIds of one kind can show.
 
     What this refuses is refused by the policy; not the other way round. `separator` returns the
     hash of a model in EventIds of this kind.
@@ -189,7 +189,7 @@ class ListedHashes:
         )
 
     def refuse(self, key: EventId | HeightlessEventId) -> str | None:
-        """Return why an event is refused; None if its EventId does not tell."""
+        """Return why an event is refused; None if its EventId does not show it."""
         separator, controller = key.separator, key.controller
         if separator in self._deny_models:
             return "its EventId is of a model in deny_models"
@@ -246,7 +246,7 @@ class PolicyGate:
         self._refused = Latest[bytes, PolicyRefusal](REMEMBERED_REFUSED)
 
     def refusal(self, key: EventId | HeightlessEventId) -> PolicyRefusal | None:
-        """Return why events with this EventId are refused; None if it does not tell."""
+        """Return why events with this EventId are refused; None if it does not show it."""
         if self.is_open:
             return None
         if isinstance(key, HeightlessEventId):

@@ -109,7 +109,7 @@ class RingKeys:
                 self.keys.add(key)
 
     def _is_any_doubted(self, event_id: EventId, cids: Iterable[CID]) -> bool:
-        """Tell whether one of some other events of the same stream is left out."""
+        """Return whether one of some other events of the same stream is left out."""
         key = self._key(event_id)
         if key is None:
             return False

@@ -175,7 +175,7 @@ class Store:
         return not self.policy.is_open or self.disk.is_short
 
     def is_unwanted(self, event_id: EventId, *, for_good: bool = False) -> bool:
-        """Return whether the write policy refuses the events of that EventId, as far as it tells,
+        """Return whether the write policy refuses the events of that EventId, as far as it shows,
         or the disk has no room for events of peers.
 
         That is not the fault of those who hold them. A damaged event that is here is wanted.
@@ -383,7 +383,7 @@ class Store:
 
     def publish(self, committed: Committed) -> None:
         """Take over what a commit changed, and wake those who wait for it."""
-        if committed.mended:  # before the next: what is mended may be refused then
+        if committed.mended:  # before the next: what is repaired may be refused then
             self.damage.mended(committed.mended)
         for event_id in committed.removed:
             self._keys.discard(event_id)
@@ -610,7 +610,7 @@ class DiskReserve:
 
     Anybody may send valid events to a node on an open network, until its disk is full: then
     nothing works that has to write. So below a reserve (`keep_free`) nothing is taken from peers,
-    while this node's own clients can still write. Peers are told nothing: their events count as
+    while this node's own clients can still write. Peers are not informed: their events count as
     unwanted for now, so that sessions go on, this node's own events reach the others, and the rest
     is fetched once there is room again.
 

@@ -101,7 +101,7 @@ Finding = Facts | Unreadable | Broken
 def check_event(car: bytes) -> Facts | Unreadable:
     """Read a CAR and check the signature of its event.
 
-    An init event must be signed by its controller. Only the init event can tell who that is for a
+    An init event must be signed by its controller. Only the init event says who that is for a
     data event, so a data event is checked against the key that it names, and its capability against
     the issuer that this names.
     """

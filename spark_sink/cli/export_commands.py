@@ -135,11 +135,11 @@ def _follow(
 ) -> None:
     from spark_sink.export.following import follow
 
-    tell = EventPrinter(as_json=as_json)
+    print_event = EventPrinter(as_json=as_json)
 
     def on_taken(name: str, taken: Taken) -> None:
         facts = {"table": name, "rows": taken.rows, "position": taken.position}
-        tell("copied", facts | ({"refused": taken.refused} if taken.refused else {}))
+        print_event("copied", facts | ({"refused": taken.refused} if taken.refused else {}))
 
     try:
         with cleaned_up_when_stopped():
@@ -149,10 +149,10 @@ def _follow(
                 target,
                 every=None if once else every / 1000,
                 on_taken=on_taken,
-                on_unreachable=lambda reason: tell("waiting", {"reason": reason}),
+                on_unreachable=lambda reason: print_event("waiting", {"reason": reason}),
             )
     except (
         KeyboardInterrupt,
         SystemExit,
     ):  # what has begun is undone; the next call repeats it
-        tell("stopped", {})
+        print_event("stopped", {})

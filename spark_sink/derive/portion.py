@@ -448,7 +448,7 @@ class Models:
             after: where the step before ended.
             upto: where this one ends.
             touched: the streams that get events in it.
-            set_aside: streams that are not read; their documents are told so.
+            set_aside: streams that are not read; so are their documents.
         """
         if self._upto not in (after, upto) or len(self._models) > _MAX_CACHED:
             self._models.clear()

@@ -2,7 +2,7 @@
 
 Theory of operation. A target keeps the token of `spark-sink changes` for each table in the same
 transaction as the rows: so whatever ends the program, the next one goes on behind the last change
-that is there, and each change is there once. A target need not be told anything: it says itself
+that is there, and each change is there once. A target needs no configuration: it says itself
 where it is.
 """
 

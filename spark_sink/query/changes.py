@@ -1,7 +1,7 @@
 """What has changed in a table since a token, for programs that keep a copy or react to changes.
 
 A token is a version of the table and its position. Rows with new events have later positions: the
-latest version tells them, whatever has become of those in between. Rows that changed without an
+latest version shows them, whatever has become of those in between. Rows that changed without an
 event, because their model got one, are in the change data feed, which reaches back only as far as
 its files are kept. If it does not reach back to the token, or the table was rebuilt, all rows come
 again, after a change of the kind `reset`: a program that writes rows by their keys has the right
@@ -51,7 +51,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far a table has been read.
 
     Attributes:
-        table: the id that tells it from any other, also at the same path.
+        table: the id that distinguishes it from any other, also at the same path.
         version: of the table.
         position: of the feed that it included.
     """

@@ -136,7 +136,7 @@ def _written(counts: Iterable[int | None]) -> int | None:
 def _asked(connection: DuckDBPyConnection, sql: str, here: Sequence[str]) -> list[str]:
     """Return the tables that a query uses.
 
-    All of them if it names none, as SHOW TABLES does, or if DuckDB cannot tell, as with several
+    All of them if it names none, as SHOW TABLES does, or if DuckDB cannot say, as with several
     statements or an ANTI JOIN.
     """
     try:

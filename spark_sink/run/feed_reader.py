@@ -51,8 +51,8 @@ SILENCE: Final = 1.0
 _FAILOVER_PAUSE: Final = 1.0
 # At least this many questions before a node counts as silent.
 _ASKS_BEFORE_FAILOVER: Final = 3
-# What Spark writes to a checkpoint. By the last of them, a file, one is told from a directory that
-# was named by mistake.
+# What Spark writes to a checkpoint. The last of them, a file, distinguishes one from a directory
+# that was named by mistake.
 _CHECKPOINT: Final = ("commits", "offsets", "sources", "state", "metadata")
 
 
@@ -225,7 +225,7 @@ class FeedReader:
             FeedUnreachableError: with several nodes, this one has been silent for too long.
         """
         answers = True
-        heard = asked = time.monotonic()
+        answered = asked = time.monotonic()
         every = _ASK_NODE_EVERY
         if self._nodes.several:
             every = min(every, self._nodes.failover_after / _ASKS_BEFORE_FAILOVER)
@@ -237,14 +237,14 @@ class FeedReader:
             self._on_look(head)
             sink.fill_new_views()
             if head is not None:
-                heard = time.monotonic()
+                answered = time.monotonic()
             if (head is not None) != answers:
                 answers = not answers
                 url = self._nodes.current.url
                 reason = {"reason": f"the node at {url} does not answer any more"}
                 event = "resumed" if answers else "waiting"
                 self._on_event(event, {"url": url} | ({} if answers else reason))
-            if self._nodes.several and asked - heard >= self._nodes.failover_after:
+            if self._nodes.several and asked - answered >= self._nodes.failover_after:
                 raise FeedUnreachableError(
                     f"the node at {self._nodes.current.url} does not answer any more"
                 )

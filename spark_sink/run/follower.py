@@ -2,7 +2,7 @@
 
 Theory of operation. Nodes that reconcile hold the same events, each in an order of its own. So a
 table that was filled from one node's log can go on from another's if the events that it has are
-left out. They are told by their CIDs.
+left out. They are recognised by their CIDs.
 
 The state that is kept is a log and a position in it, the *read position*, of which only this is
 said: the table has every event of the log up to there. It stays true whatever happens, because
@@ -17,7 +17,7 @@ whenever a node is taken over or a run begins. So it does not matter where a run
   the log has to be looked up. If the table has as many events as the log up to the read position,
   there are none: both have the same set, and reading goes on as if there were one node.
 
-CIDs end with a SHA-256 digest. Half of it tells events apart: to make two with the same half takes
+CIDs end with a SHA-256 digest. Half of it identifies an event: to make two with the same half takes
 2^64 attempts. So an overlap needs 17 bytes of memory per event of the table.
 
 A `Follower` is made anew whenever another node is read, or a run begins. If the table has the same
@@ -55,7 +55,7 @@ _ROWS_PER_COMMIT: Final = 50_000
 _MOST_GAP: Final = 100
 # Positions that are not worth a task of their own.
 _MIN_PIECE: Final = 500
-# Bytes at the end of a CID that tell events apart.
+# Bytes at the end of a CID that distinguish events.
 _ID_BYTES: Final = 16
 
 Range = tuple[int, int]

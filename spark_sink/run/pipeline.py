@@ -57,7 +57,7 @@ from spark_sink.tables.staging import StagedFeed, stage_feed
 from spark_sink.tables.tables import Tables
 from spark_sink.views.keeping import Views
 
-#: Positions per batch unless told otherwise. Between two batches, the node waits for the commit and
+#: Positions per batch by default. Between two batches, the node waits for the commit and
 #: for Spark.
 ROWS_PER_BATCH: Final = 400_000
 # With more events than this still to be read from the node, the derived tables wait: a step reads

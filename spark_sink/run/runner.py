@@ -209,14 +209,14 @@ class Runner:
         waits = threading.Event()
         nodes = self._nodes
 
-        def tell() -> None:
+        def report() -> None:
             waits.set()
             patience = _START_TIMEOUT + (nodes.failover_after if nodes.several else 0)
             reason = nodes.trouble or f"the node at {nodes.urls} has not answered yet"
             facts = {"url": nodes.urls, "reason": reason, "patience": patience}
             self._on_event("waiting", facts)
 
-        with calling_after(SILENCE, tell):
+        with calling_after(SILENCE, report):
             head = nodes.find(reading, _START_TIMEOUT)
         if waits.is_set():
             self._on_event("resumed", {"url": nodes.current.url})
@@ -306,9 +306,9 @@ class Runner:
         master = spark.sparkContext.master or ""
         if not is_local(master):
             facts = {"master": master, "patience": WORKERS_PATIENCE}
-            tell = partial(self._on_event, "no_workers", facts)
+            report = partial(self._on_event, "no_workers", facts)
             try:
-                check_workers(spark, directory, tell, patience=WORKERS_PATIENCE)
+                check_workers(spark, directory, report, patience=WORKERS_PATIENCE)
             except Exception as error:
                 raise translate(error) from error
 

@@ -56,7 +56,7 @@ TYPED: Final = VIEWS
 _ROWS: Final = "rows"
 
 _STREAM: Final = "stream_cid, CAST(stream_type AS UTINYINT) AS stream_type, controller, dimensions"
-# ceramic-one tells only time events (1) from all others (0).
+# ceramic-one distinguishes only time events (1) from all others (0).
 _EVENT: Final = "event_cid, CAST(event_type = 'time' AS UTINYINT) AS event_type"
 _TIME: Final = "CAST(before AS UBIGINT) AS before, chain_id"
 

@@ -118,7 +118,7 @@ def answer(request: QueryRequest, connection: socket.socket) -> None:
         send(ERROR, b"UNAVAILABLE", str(error).encode())
     except MemoryError:
         send(ERROR, b"RESOURCE_EXHAUSTED", b"the query needs too much memory")
-    except Exception as error:  # tell it, as nobody else will see it
+    except Exception as error:  # report it, as nobody else will see it
         send(ERROR, b"INTERNAL", f"{type(error).__name__}: {one_line(error)}".encode())
 
 

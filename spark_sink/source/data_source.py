@@ -63,7 +63,7 @@ from spark_sink.source.source_options import RangePartition, SourceOptions
 
 Offset = dict[str, Any]
 
-# Seconds to wait for an event before Spark is told that there is none. A stop takes as long.
+# Seconds to wait for an event before Spark learns that there is none. A stop takes as long.
 _WAIT: Final = 0.5
 
 

@@ -431,7 +431,7 @@ def reason_of(response: httpx.Response) -> str:
 class FeedTime:
     """The events up to `position` of the log `epoch` were delivered before a time, others later.
 
-    `is_final` tells whether that stays so: no further event will be delivered before the time.
+    `is_final` says whether that stays so: no further event will be delivered before the time.
     """
 
     epoch: str

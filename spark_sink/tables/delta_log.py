@@ -69,7 +69,7 @@ class Reading:
 
 
 def identity_of(table: DeltaTable) -> str:
-    """Return what tells a table from any other, and from itself before rows of it were forgotten.
+    """Return what distinguishes a table from others, and from itself before it forgot rows.
 
     After rows were forgotten, those who follow it start over, so that their copies lose them, too.
     """

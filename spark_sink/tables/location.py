@@ -22,8 +22,8 @@ secrets: they are never part of a message or of `repr`.
 
 Functions that open tables raise `TablesError` if there can be none, or the store does not answer.
 
-Left to delta-rs alone (`has_objects`) are stores of S3's protocol that it was told to commit to in
-another way, because they lack conditional requests, and credentials in a profile of Amazon's tools,
+Left to delta-rs alone (`has_objects`) are stores of S3's protocol where it is to commit in another
+way, because they lack conditional requests, and credentials in a profile of Amazon's tools,
 which obstore does not read.
 """
 

@@ -131,7 +131,7 @@ class SinkTable:
 
     @property
     def identity(self) -> str:
-        """What tells the table from any other, also at the same path."""
+        """What distinguishes the table from any other, also at the same path."""
         return str(self._table.metadata().id)
 
     @property

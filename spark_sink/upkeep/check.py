@@ -3,7 +3,7 @@ for `check --deep`.
 
 The log of a Delta table can lose a commit without any reader noticing: after a power cut, the file
 of a commit may have length zero, and what it added is not in the table, though all that came later
-is. But what a table says of itself tells: `raw_events` has a row for each position, and so has
+is. But what a table says of itself shows it: `raw_events` has a row for each position, and so has
 `conclusion_events`, unless streams are left out. A table that cannot be opened is a `TablesError`.
 """
 

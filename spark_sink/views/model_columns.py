@@ -153,7 +153,7 @@ def _shortened(text: str) -> str:
 
 
 def _named(kinds: Mapping[str, Kind], taken: frozenset[str]) -> tuple[Column, ...]:
-    """Give columns names that all engines accept and can tell apart."""
+    """Give columns names that all engines accept and can distinguish."""
     used = set(taken)
     columns = []
     for member, kind in kinds.items():

@@ -84,7 +84,7 @@ PENDING_PROOFS: Final = gauge(
     "recon_pending_proofs", "Distinct proofs of time events whose anchor is to be looked up."
 )
 DAMAGED: Final = gauge(
-    "recon_damaged_events", "Events found damaged in the log and not mended yet."
+    "recon_damaged_events", "Events found damaged in the log and not repaired yet."
 )
 UNPROCESSED: Final = gauge(
     "recon_unprocessed_streams", "Streams that are set aside: nothing is computed of them."

@@ -35,7 +35,7 @@ class NodeCollector(Collector):
         yield m.BUILD.by({(__version__, platform.python_version(), native): 1})
         yield from self._store()
         if services.data_dir is not None:
-            with suppress(OSError):  # a disk that is gone: the absence tells it
+            with suppress(OSError):  # a disk that is gone: the absence shows it
                 yield m.DISK_FREE.of(shutil.disk_usage(services.data_dir).free)
             yield m.DISK_KEEP_FREE.of(services.store.disk.keep)
         yield m.LOOP.of(services.loop.longest_hold)

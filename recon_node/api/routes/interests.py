@@ -168,7 +168,7 @@ def make_interest(
 
 
 def describe_interest(interest: Interest, configured: Collection[Interest]) -> NodeInterestBody:
-    """Describe an interest, and tell whether it comes from the settings."""
+    """Describe an interest, and whether it comes from the settings."""
     stream_id = interest.stream_id
     return NodeInterestBody(
         sep=interest.sort_key,
@@ -261,7 +261,7 @@ _KEYS_A_TURN = 4096
 """Keys to walk over before other tasks get a turn."""
 _CARS_A_READ = 64
 _MODEL = hashlib.sha256(DEFAULT_SORT_KEY.encode()).digest()[-8:]
-"""What peers sort by: ceramic-one nodes by nothing else, and others tell no sort key."""
+"""What peers sort by: ceramic-one nodes by nothing else, and others announce no sort key."""
 _NO_PEER_ID = bytes(2)
 """For a node without a network side: the identity multihash of no bytes."""
 

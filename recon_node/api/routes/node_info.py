@@ -230,7 +230,7 @@ class ReconStateBody(Body, frozen=True, kw_only=True):
     pending_proofs: Whole
     """The lookups that they wait for."""
     damaged: Whole
-    """Events found damaged in the log and not mended yet."""
+    """Events found damaged in the log and not repaired yet."""
     disk: DiskBody
     """Whether there is room for more."""
     native_core: str

@@ -84,7 +84,7 @@ class Stated:
     ranges: list[KeyRange]
     """Ascending and apart."""
     until: float = math.inf
-    """On trio's clock; infinite while the peer is connected and can tell us of changes."""
+    """On trio's clock; infinite while the peer is connected and can announce changes."""
 
 
 @dataclass(slots=True)
@@ -297,7 +297,7 @@ class PeerBook:
         peer.interests, peer.declined = [], []
 
     def no_longer_states(self, peer_id: str) -> None:
-        """Note that a peer can no longer tell us when its interests change.
+        """Note that a peer can no longer announce changes of its interests.
 
         They count for a while longer, unless they take much memory: anybody may connect, state
         many, and leave.

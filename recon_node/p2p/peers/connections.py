@@ -5,7 +5,7 @@ connected with some of those that share each of its interests. So a peer that wa
 rendezvous of an interest is dialled while too few peers with that interest are connected. A node
 that has interests connects to few of the others, which it needs only for the DHT, and to meet nodes
 that want everything. Peers beyond these numbers stay in the book, from where the rounds of syncs
-draw them. Everything heard in the DHT is hearsay, and anybody can make up any number of peers. That
+draw them. Nothing found in the DHT is verified, and anybody can make up any number of peers. That
 is why they are dialled a few at a time, and left alone after failures.
 
 A connection with a peer that shares an interest is kept as long as there is room: the next sync is
@@ -66,7 +66,7 @@ MAX_FOUND_PEERS: Final = 200
 """Maximum peers that are remembered as found at the rendezvous of an interest."""
 
 Shares = Callable[[str, str | None], bool | None]
-"""Tells whether a peer wants some of what this node wants of a sort value, or (None) at all; None
+"""Returns whether a peer wants some of what this node wants of a sort value, or (None) at all; None
 if that is not known."""
 
 
@@ -97,7 +97,7 @@ class Candidates:
         Its addresses may end with /p2p/<peer id>. `sort_value` says at whose rendezvous it was
         found; None: it is a node of the network.
         """
-        if peer_id == self._host.peer_id:  # others tell of this node, too
+        if peer_id == self._host.peer_id:  # others name this node, too
             return False
         others = [address for address in addresses if not is_loopback(address)]
         if len(others) < len(addresses) and not all(map(is_loopback, self._host.addresses)):
@@ -216,7 +216,7 @@ class _Lost:
 class LostPeers:
     """Which lost peers to try, and when. Pure.
 
-    `is_missed` tells whether a peer that was lost is worth reaching.
+    `is_missed` says whether a peer that was lost is worth reaching.
     """
 
     def __init__(self, own: str, is_missed: Callable[[str], bool], rng: random.Random) -> None:

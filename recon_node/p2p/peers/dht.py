@@ -4,10 +4,10 @@ The server is in `dht_server`. On the client's side, only the walk to the closes
 library's: its `provide` and `find_providers` use a stream for each message, announce to nobody
 when a walk is cut short, and are content with cached providers.
 
-The library adds every peer that it hears of to its routing table, and takes hearsay for a sign of
-life, so that nodes remind each other of dead peers forever. Here a peer is only added to the table
-while it is connected, and peers that are listed without a connection, in the table or as providers,
-are dialled regularly and removed if they do not answer (`LivenessCheck`).
+The library adds every peer that another one names to its routing table, and takes that for a
+sign of life, so that nodes remind each other of dead peers forever. Here a peer is only added to
+the table while it is connected, and peers that are listed without a connection, in the table or as
+providers, are dialled regularly and removed if they do not answer (`LivenessCheck`).
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ class LivenessCheck:
 CLOSEST: Final = 20
 """How many of the closest peers to a key have its providers (k, in the Kademlia paper)."""
 KNOWN: Final = 5
-"""How many of the closest peers in the routing table are told and asked, whatever the walk says."""
+"""How many of the closest peers in the routing table get announcements and lookups besides those
+that a walk finds."""
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds in which a peer must take a request, and answer it."""
 WALK_LIMIT: Final = 30.0
@@ -246,7 +247,7 @@ class LibraryDht:
         ]
 
     def _may_speak_dht(self, peer_id: str) -> bool:
-        """Tell whether a connected peer speaks the DHT; unless it says, it may."""
+        """Return whether a connected peer speaks the DHT; unless it says, it may."""
         speaks = self._host.known_protocols(peer_id)
         return not speaks or self._protocol in speaks
 

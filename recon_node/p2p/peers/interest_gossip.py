@@ -88,7 +88,7 @@ class _Sender:
 
 
 class InterestGossip:
-    """Tells connected peers our interests, and notes theirs in the book.
+    """Announces our interests to connected peers, and notes theirs in the book.
 
     Register `serve` with the host, and call `meet` with each peer that has identified itself.
     `on_common` is called with a peer and ranges that are now of common interest, when it is up to

@@ -9,7 +9,7 @@ fenceposts follow from it. A shard has several prefixes, side by side. Prefixes 
 front-coded. None of them starts with another.
 
 The first 8 bytes say which statement of the receiver the sender knew: the `digest` of the latest,
-or zeros. From them, both sides can tell whether their statements crossed on the way.
+or zeros. From them, both sides know whether their statements crossed on the way.
 
 A node with more than `MAX_PREFIXES` interests shortens the longest prefixes until they are few
 enough. The statement then covers more than its interests. That costs a sync that finds nothing, and

@@ -10,7 +10,7 @@ there by the same `Schedule`:
   interval. So nodes that start at the same time find each other although neither's first look
   succeeds, and a change of interests shows soon.
 - When a peer has joined the DHT, the waits start again: there may be something new to find, and
-  somebody new to tell.
+  somebody new to announce to.
 - Once enough peers are connected, a rendezvous takes its next turn in the interval. Whoever comes
   later looks for others, and finds this node.
 - Every wait is jittered, so that nodes that start together do not stay in step.

@@ -8,7 +8,7 @@ are kept for them.
                01 EventId*                   the end: the EventIds that are not held
 
 `/ceramic/events/1.1.0`, by ids. An id is the first 8 bytes of an EventId's sha2-256, which is
-all that a session of recon/1.2.0 tells of most keys. The answer has the rest of the EventId:
+all that a session of recon/1.2.0 sends of most keys. The answer has the rest of the EventId:
 
     request:   bound bound id+               one frame: where the EventIds lie, and at most 1000 ids
     answer:    00 head CARv1                 the head is the EventId without the event's CID,

@@ -111,7 +111,7 @@ class Reconciler:
         return self._run(side, opened)
 
     def can_sync_with(self, peer_id: str) -> bool:
-        """Tell whether a connected peer speaks a version of recon; unless it says, it may."""
+        """Return whether a connected peer speaks a version of recon; unless it says, it may."""
         speaks = self._host.known_protocols(peer_id)
         return bool(self.versions) and (not speaks or not speaks.isdisjoint(self.versions))
 
@@ -140,7 +140,7 @@ class Reconciler:
         """Return a session with all that it takes to run it."""
         stream, store, settings = opened.stream, self._store, self._settings
         version, peer_id = self.versions[stream.protocol], stream.peer_id
-        if version.tells_left_out:
+        if version.reports_left_out:
             side.leave_out_unwanted(self.memory.unwanted_of(peer_id))
         fetcher = Fetcher(
             peer_id,

@@ -67,7 +67,7 @@ MAX_KEPT_BOUND: Final = 64
 class Rings:
     """Keeps the rings of this node equal to those of its peers.
 
-    `on_found` is called with each node that the peer ring tells of, and its addresses. With peers
+    `on_found` is called with each node that the peer ring names, and its addresses. With peers
     that speak a protocol in `better`, events are exchanged by that instead.
     """
 

@@ -125,7 +125,7 @@ class SyncScheduler:
         """How many of these slots each address block has."""
         self._dials = trio.CapacityLimiter(MAX_DIALS)
         self._running: dict[_Lane, trio.Event] = {}
-        """The lanes in which a sync runs or is due; each event tells of the end."""
+        """The lanes in which a sync runs or is due; each event is set at the end."""
         self._due: dict[_Lane, list[KeyRange] | None] = {}
         """Which syncs are due, and about which ranges; None for all."""
         self._lasting: set[_Lane] = set()
@@ -232,7 +232,7 @@ class SyncScheduler:
     async def _ask_for_new_interests(self) -> None:
         """Sync at once when our interests change, and forget what was asked for before.
 
-        With the peers that tell each other their interests, `interest_gossip` does it.
+        With the peers that announce their interests, `interest_gossip` does it.
         """
         while True:
             await self._store.wanted.wait_for_change(self._store.wanted.all)
@@ -457,7 +457,7 @@ class SyncScheduler:
 
         If the peer does not state its interests, it is from time to time everything that interests
         us, with what is due first. The peer should learn our interests, and two sides that only ask
-        for what they heard the other ask for would keep narrowing each other down.
+        for what the other asked for would keep narrowing each other down.
         """
         peer = self._book.heard_of(peer_id, ())
         now = trio.current_time()

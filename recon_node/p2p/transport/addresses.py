@@ -106,7 +106,7 @@ def is_dialable(address: Multiaddr | str) -> bool:
 
 @lru_cache(1024)
 def _is_dialable_text(address: str) -> bool:
-    """Remember the latest answers: many peers tell of the same addresses, again and again."""
+    """Remember the latest answers: many peers send the same addresses, again and again."""
     return _is_dialable(address)
 
 

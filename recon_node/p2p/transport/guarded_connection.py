@@ -109,7 +109,7 @@ def read_ahead_on(raw: IRawConnection) -> None:
 
 
 def show_ipv6_addresses() -> None:
-    """Have connections over IPv6 tell the peer's address. Applies to the whole process; idempotent.
+    """Have connections over IPv6 know the peer's address. Applies to the whole process; idempotent.
 
     Stock takes an address of four parts, as sockets of IPv6 have them, for none.
     """
@@ -483,7 +483,7 @@ class MemoryBudget:
 
     Args:
         limit: the sum that is allowed.
-        clock: tells the time in seconds.
+        clock: returns the time in seconds.
         on_cut: called with each peer that is cut off; it must neither wait nor raise.
         refused: peers that get nothing, as the operator has removed them; it may change.
     """

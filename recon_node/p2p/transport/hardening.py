@@ -18,7 +18,7 @@ class                  defects of the library
                        itself is kept for its next connection, or forgotten too early
 `GuardedSwarm`       inbound slots are never given back, and belong to the first to come; a
                        cancelled dial leaks a count of the resource manager; two nodes that dial
-                       each other keep two connections; every peer that was heard of is dialled
+                       each other keep two connections; every peer that was named is dialled
 `GuardedYamux`       a cancelled write leaves half a frame on the wire; frozen peers stay
                        connected; receive windows are not enforced; the 257th stream waits forever
 `GuardedPeerStore`   any peer can fill the peerstore with peers and addresses, each of which is

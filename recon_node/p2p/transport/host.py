@@ -176,7 +176,7 @@ class Host:
         return any(muxer.is_initiator for muxer in self._muxers(peer_id))
 
     def has_streams(self, peer_id: str) -> bool:
-        """Tell whether any stream is open with a peer."""
+        """Return whether any stream is open with a peer."""
         return any(connection.get_streams() for connection in self._live(_id(peer_id)))
 
     def note_supply(self, peer_id: str) -> None:
@@ -506,7 +506,7 @@ class IdentifyPushes:
 
 
 class GuardedHost(BasicHost):
-    """A host that survives every inbound stream, and tells when a peer has identified itself."""
+    """A host that survives every inbound stream, and reports when a peer has identified itself."""
 
     def __init__(self, *args: Any, on_identified: Callable[[ID], None], **options: Any) -> None:
         super().__init__(*args, **options)

@@ -86,7 +86,7 @@ def _decoded(decode: Any, text: bytes) -> bytes:
 
 
 def fingerprint(key: bytes) -> str:
-    """Return what tells a key from others without revealing it; kubo logs the same."""
+    """Return what identifies a key without revealing it; kubo logs the same."""
     stream = Salsa20.new(key=key, nonce=b"finprint").encrypt(bytes(64))
     return shake_128(stream).hexdigest(16)
 

@@ -261,7 +261,7 @@ class Session10(TurnSession[Cip124Message]):
         return answer, gaps
 
     def _compare(self, reply: Cip124Reply, gap: KeyRange, lanes: int, theirs: bytes) -> _Gap:
-        """Tell how the sides stand in a gap, given the lanes of our keys and the peer's hash."""
+        """Return how the sides stand in a gap, given the lanes of our keys and the peer's hash."""
         if fold(lanes) == theirs:
             return _Gap.MATCHES
         still_open = self._open.between(*gap)

@@ -6,7 +6,7 @@ In reading order:
     messages       what is said of a range, and its bytes
     coded_reply    our turn, as it is written
     salted         fingerprints that nobody could prepare for
-    estimates      how many keys differ, and whether symbols or ranges tell which
+    estimates      how many keys differ, and whether symbols or ranges show which
 """
 
 from typing import Final
@@ -22,5 +22,5 @@ RECON_1_2: Final[Version[Message]] = Version(
     decode_message,
     weigh,
     keeps_stream=True,
-    tells_left_out=True,
+    reports_left_out=True,
 )

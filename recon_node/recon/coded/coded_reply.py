@@ -54,7 +54,7 @@ class CodedReply:
 
     It knows where the current gap starts: the bound, and the *position* of that bound in the store
     (lookups.py). The difference between that and the position of the gap's upper bound is the hash
-    and the number of the keys between them, so one lookup tells whether the peer's fingerprint is
+    and the number of the keys between them, so one lookup shows whether the peer's fingerprint is
     right. The cuts that divide a gap come with their positions, so the fingerprints of the parts
     are differences, too. When the store may have changed, positions are forgotten.
 

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 It opens with a range and the digest of an LtHash of all keys in it. A digest that is right is
 answered with AGREED, so that two sides in sync say some 100 bytes and 2. One that is wrong is
-answered with an *estimate*: a table that tells how many keys differ, hints that tell where, and the
+answered with an *estimate*: a table that shows how many keys differ, hints that show where, and the
 first few symbols of a sketch (sums.py)::
 
     initiator   range, closing, count
@@ -394,7 +394,7 @@ class CodedSession(TurnSession[Message]):
     def _answer_by_ranges(
         self, reply: CodedReply, key_range: KeyRange, turn: list[Message], findings: TurnFindings
     ) -> Steps[None]:
-        """Say what we hold where the sides differ, as far as the peer's turn tells."""
+        """Say what we hold where the sides differ, as far as the peer's turn shows."""
         last = turn[-1]
         if findings.difference is not None:
             differing = [part for part in findings.parts if part.differs]
@@ -596,18 +596,18 @@ class PeerTurn:
 
 @dataclass(slots=True)
 class TurnFindings:
-    """What a turn of the peer's tells about ids."""
+    """What a turn of the peer's shows about ids."""
 
     where: KeyRange = KeyRange(b"", b"")  # noqa: RUF009
-    """Where what differs lies, as far as the peer's turn tells."""
+    """Where what differs lies, as far as the peer's turn shows."""
     difference: Difference | None = None
-    """What the symbols told, if they did."""
+    """What the symbols decoded to, if they did."""
     parts: list[Part] = field(default_factory=list)
-    """What the hints told."""
+    """What the hints showed."""
     compared_at: int = -1
     """The lanes of all our keys when they were compared."""
     we_lack: list[Ids] = field(default_factory=list)
-    """What we lack, for each list; or, of the whole range, what the symbols told. Each id once."""
+    """What we lack, for each list; or what the symbols of the whole range decode to, each once."""
     asked_in_full: list[tuple[bytes, ...]] = field(default_factory=list)
     """The keys that the peer asks for in full, for each list."""
     failed: Ids = field(default_factory=lambda: NO_IDS)

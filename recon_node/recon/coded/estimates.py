@@ -1,8 +1,8 @@
 """Estimates of how many keys differ, and the choice between symbols and ranges.
 
-An estimate comes with hints, which tell parts of the range that differ from parts that do not. So
-they show whether differences lie close together. Then ranges take fewer bytes than symbols, and the
-search for keys by their ids need not go through the whole range.
+An estimate comes with hints, which show what parts of the range differ, and so whether differences
+lie close together. Then ranges take fewer bytes than symbols, and the search for keys by their ids
+need not go through the whole range.
 """
 
 from __future__ import annotations
@@ -110,17 +110,17 @@ def where_they_differ(key_range: KeyRange, parts: list[Part]) -> KeyRange:
     return KeyRange(first, differing[-1].upper)
 
 
-def plan(sketch: Sketch, parts: list[Part], heard: Message) -> Plan:
-    """Choose between symbols and ranges, given the peer's estimate and what its hints tell."""
-    assert heard.estimate is not None
+def plan(sketch: Sketch, parts: list[Part], theirs: Message) -> Plan:
+    """Choose between symbols and ranges, given the peer's estimate and its hints."""
+    assert theirs.estimate is not None
     differing = [part.held for part in parts if part.differs]
-    bits = at_least(sketch.table, heard.estimate.table)
+    bits = at_least(sketch.table, theirs.estimate.table)
     # If no part differs although the range does, somebody has made keys with equal sums of hashes.
     if 0 < len(differing) <= _CLUSTERED and bits >= _MANY_BITS:
         return Plan(0, dense=True, list_up_to=0)
-    differences = estimate(sketch.table, heard.estimate.table)
-    if heard.count is not None:
-        differences = max(differences, abs(heard.count - sum(part.held for part in parts)))
+    differences = estimate(sketch.table, theirs.estimate.table)
+    if theirs.count is not None:
+        differences = max(differences, abs(theirs.count - sum(part.held for part in parts)))
     number = symbols_for(differences)
     dense, in_parts = number > MAX_SYMBOLS, sum(differing)
     if differing and in_parts * ID_SIZE <= number * SYMBOL_SIZE:
@@ -131,12 +131,12 @@ def plan(sketch: Sketch, parts: list[Part], heard: Message) -> Plan:
 def decode_difference(
     keys: KeyView, key_range: KeyRange, received: Message
 ) -> Steps[Difference | None]:
-    """Return the difference that the peer's symbols tell, if they do."""
+    """Return the difference that the peer's symbols decode to, if they do."""
     sketch, theirs = (yield from keys.sketch(key_range)), received.symbols
     if sketch is None or theirs is None:
         return None
     if received.estimate and at_least(sketch.table, received.estimate.table) > len(theirs):
-        return None  # a symbol tells one key at most
+        return None  # a symbol decodes to one key at most
     for difference in decode(sketch.symbols.first(len(theirs)) - theirs):
         if difference is not None:
             return difference

@@ -132,7 +132,7 @@ class LeftOut(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What tells about how many keys differ, and where."""
+    """What shows about how many keys differ, and where."""
 
     table: bytes
     """The sender's table of bits (sums.py)."""

@@ -3,7 +3,7 @@
 In reading order:
 
     sha256a       the hash of a set of keys, as sums of one integer
-    sums          what tells how two sets of keys differ, and whether they do
+    sums          what shows how two sets of keys differ, and whether they do
     ordered_keys  ranges of keys, and the tree of keys in order
     lookups       many keys at once: in order, or by their ids
     packed        keys that stay in a file until they are read

@@ -369,7 +369,7 @@ _UNFILTERED_KEYS: Final = 2048
 _FALSE_HITS: Final = 256
 """About how many keys in all are compared although they only look like one that is sought."""
 _FILTER_BITS: Final = 20
-"""Most bits of an id that tell which keys look like one that is sought."""
+"""Most bits of an id that show which keys look like one that is sought."""
 
 
 class Group(NamedTuple):

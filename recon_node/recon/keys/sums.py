@@ -1,4 +1,4 @@
-"""Sums of a set of keys: a sketch, which tells how two sets differ, and an LtHash, whether they do.
+"""Sums of a set of keys: a sketch, which shows how two sets differ, and an LtHash, whether they do.
 
 Theory of operation
 -------------------
@@ -20,7 +20,7 @@ complete when symbol 0 is empty.
 How many symbols to send follows from an estimate. Each key also flips one bit of a small table: the
 row is 0 with probability 1/2, 1 with probability 1/4 and so on, the column is random. In the XOR of
 two such tables, each row is an odd sketch (Mitzenmacher, Pagh and Pham, WWW 2014) of a sample of
-the difference: the share of its bits that are set tells how large that sample is. The most likely
+the difference: the share of its bits that are set shows how large that sample is. The most likely
 number of differences, over all rows, is within a sixth of the truth for two of three sets.
 
 Sums instead of XOR, and a non-linear check: a peer that chooses its keys cannot make them cancel
@@ -59,7 +59,7 @@ COLUMNS: Final = 64
 TABLE_SIZE: Final = ROWS * COLUMNS // 8
 """Bytes of the table."""
 COUNTS: Final = 256
-"""Counts are sent modulo this: only 1 and -1 need to be told from the others."""
+"""Counts are sent modulo this: only 1 and -1 need to be distinguished from the others."""
 
 Ids = NDArray[np.uint64]
 Signs = NDArray[np.int64]

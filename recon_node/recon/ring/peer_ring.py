@@ -128,7 +128,7 @@ def parse_entry(entry: bytes) -> PeerEntry:
 
 
 def is_bound(bound: bytes) -> bool:
-    """Tell whether a bound is a fencepost of the peer ring: an expiry alone."""
+    """Return whether a bound is a fencepost of the peer ring: an expiry alone."""
     return _BOUND.fullmatch(bound) is not None
 
 
@@ -224,7 +224,7 @@ class EntryVerdict(Enum):
 class PeerRing:
     """The entries of all nodes that have not expired.
 
-    `pick` returns a random number from 0 to below its argument, and `was_connected` tells whether
+    `pick` returns a random number from 0 to below its argument, and `was_connected` says whether
     we have ever been connected to a node.
     """
 

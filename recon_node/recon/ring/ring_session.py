@@ -335,6 +335,6 @@ def _size(ranges: list[KeyRange]) -> int:
 
 
 def _is_inside(ranges: list[KeyRange], asked: RangeHash) -> bool:
-    """Tell whether a half-open range is in one of some merged ranges."""
+    """Return whether a half-open range is in one of some merged ranges."""
     at = bisect_left(ranges, (asked.first + b"\0", b"")) - 1
     return at >= 0 and asked.last <= ranges[at].upper

@@ -29,7 +29,7 @@ lie in the event itself (*inherent*): then everything that builds on it is refus
 Nodes that got the same events must end with the same keys, in whatever order they came. An event
 may have several faults, and whether an inherent one is among those that are found must not depend
 on what came first. So each fault is looked for on one step, in one order there: what the event and
-its EventId alone can tell, then its init event, then the rest of what it builds on. Of the rest,
+its EventId alone can show, then its init event, then the rest of what it builds on. Of the rest,
 only what is fully checked, or permanently refused, counts.
 
 A time event is checked offline (hashes, and the path from the proof's root) and then stays PENDING,
@@ -77,7 +77,7 @@ from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.verification import Refusal
 
 MAX_EVENT_IDS: Final = 8
-"""EventIds under which one event waits for its history: one is right, and only that can tell."""
+"""EventIds under which one event waits for its history: one is right, its history shows which."""
 
 
 class _FaultError(Exception):
@@ -119,7 +119,7 @@ class Ladder:
         """What was proven wrong, new or held before, in order."""
         self._completed: list[tuple[Record, StreamRecord, bool]] = []
         self.damaged: list[Damage] = []
-        """What could not be read: records that need it stay where they are until it is mended."""
+        """What could not be read: records that need it stay where they are until it is repaired."""
 
     @property
     def completed(self) -> list[Completed]:

@@ -3,7 +3,7 @@
 Theory of operation. Whoever signs an event may write to its stream; what they sign takes as much
 room as it needs. Other events need no key that matters, so anybody can make any number of them:
 
-- `ORPHAN`: its stream's init event is not here, so nobody can tell who may have signed it;
+- `ORPHAN`: its stream's init event is not here, so nobody knows who may have signed it;
 - `UNVOUCHED`: a badly signed event, or an unsigned init event where a write policy decides in whose
   name streams are: it waits for a valid data event of the stream's controller;
 - `UNPROVEN`: a time event whose transaction was not looked up.
@@ -45,7 +45,7 @@ class State(IntEnum):
     """How far an event has come. Each state needs the one before; none is taken back."""
 
     ORPHAN = -1
-    """Its stream's init event is not here, so nobody can tell who may have signed it."""
+    """Its stream's init event is not here, so nobody knows who may have signed it."""
     WAITING = 0
     """Its signature is checked. A prev is missing or waits itself: height unchecked."""
     UNCOVERED = 1
@@ -197,7 +197,7 @@ class Amount:
         return Amount(self.events + other.events, self.bytes + other.bytes)
 
     def fits(self, limit: Amount) -> bool:
-        """Tell whether it is within a limit."""
+        """Return whether it is within a limit."""
         return self.events <= limit.events and self.bytes <= limit.bytes
 
 

@@ -286,7 +286,7 @@ class Rules:
         return stream.event_id(self._network, height, event.cid)
 
     def _has_ring_key(self, event: Facts, ring_key: HeightlessEventId) -> bool:
-        """Tell whether a key of the model ring is that of an event whose stream is known."""
+        """Return whether a key of the model ring is that of an event whose stream is known."""
         is_init = event.kind is INIT
         stream = StreamRecord.of(event) if is_init else self._known.streams[event.init]
         if stream.model is None:
@@ -335,7 +335,7 @@ def _cause(refusal: Refusal, ring_key: HeightlessEventId | None) -> Cause:
 
 
 def _is_written(submission: Submission, record: Record) -> bool:
-    """Tell whether a client of this node wrote the event, which is accepted."""
+    """Return whether a client of this node wrote the event, which is accepted."""
     is_own = submission.event_id is None and submission.ring_key is None
     is_writing = record.kind is not TIME and not submission.at_any_time
     return is_own and is_writing and record.refusal is None

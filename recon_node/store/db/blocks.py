@@ -175,7 +175,7 @@ def pack(car: bytes, rows: Mapping[CID, int]) -> bytes:
 
 
 def is_packed(stored: bytes) -> bool:
-    """Tell a packed CAR from a plain one."""
+    """Return whether a CAR is packed."""
     return stored[:1] == b"\0"
 
 

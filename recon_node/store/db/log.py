@@ -12,7 +12,7 @@ its readers know it: a byte of the write-ahead log flips and SQLite drops everyt
 power fails with `synchronous = "normal"`, or an operator restores an older copy. New events would
 then get positions that readers have seen on other events. So the file `feed.head` keeps the epoch
 and the head of each commit before the head is shown. A log that is opened with a lower head gets a
-new epoch, which tells readers to start over.
+new epoch, with which readers start over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The file `events.sqlite3`: its tables, how it is created, opened, checked and replaced.
 
 **What survives what.** SQLite runs in WAL mode. A commit has reached the operating system before
-anyone hears of it, so it survives the death of this process (kill -9) with any setting. What
+anyone learns of it, so it survives the death of this process (kill -9) with any setting. What
 survives a power cut depends on the setting `synchronous`:
 
 - "full" (default): each commit waits for the disk. Everything that was acknowledged survives.
@@ -45,7 +45,7 @@ from recon_node.store.errors import StoreError
 
 FILE_NAME: Final = "events.sqlite3"
 APPLICATION_ID: Final = 0x5245434E
-""""RECN": tells our files from other programs' SQLite files."""
+""""RECN": distinguishes our files from other programs' SQLite files."""
 PAGE_SIZE: Final = 4096
 """Bytes."""
 

@@ -350,7 +350,7 @@ def check_copy(path: Path, progress: Progress = no_progress) -> BackedUp:
 
 
 def begin_epoch(path: Path) -> None:
-    """Begin a new epoch of the feed in a copy of a log, which tells readers to start over.
+    """Begin a new epoch of the feed in a copy of a log, with which readers start over.
 
     Raises:
         StoreError: it cannot be written.

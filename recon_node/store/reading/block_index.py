@@ -96,7 +96,7 @@ class BlockIndex:
 
     @contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """Tell errors of this file from those of the log, and start over with the next use."""
+        """Raise errors of this file as its own, not the log's, and start over with the next use."""
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -127,7 +127,7 @@ class BlockIndex:
         return connection
 
     def _is_ours(self, connection: sqlite3.Connection) -> bool:
-        """Tell whether the file is complete, of this version, and of this log."""
+        """Return whether the file is complete, of this version, and of this log."""
         if connection.execute("PRAGMA user_version").fetchone() != (_VERSION,):
             return False
         return connection.execute("SELECT epoch FROM marks").fetchall() == [(self._epoch,)]

@@ -6,7 +6,7 @@ with the CIDs.
 
 The EventId of a row says which sort value and controller its stream has (CIP-124: the last 8 bytes
 of the hash of each), and `init_cid` which stream it is. So a filter skips a row without a look at
-its CAR; only the sort key, which no EventId tells, is looked up with the stream.
+its CAR; only the sort key, which no EventId has, is looked up with the stream.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def read_feed(
     if damage is not None:
         if not rows:
             raise DamagedEventError(damage)
-        reader.damaged.append(damage)  # mended while the caller deals with what is before it
+        reader.damaged.append(damage)  # repaired while the caller deals with what is before it
     return rows
 
 

@@ -2,7 +2,7 @@
 
 A stream is listed by its init event, in the order in which these arrived. A page of a list is read
 from the end of one of the indexes of init events, without a look at other streams; two texts
-with the same hash are told apart by the table `streams`.
+with the same hash are distinguished by the table `streams`.
 
 CIDs and StreamIDs can be looked up by their first characters too.
 
@@ -306,7 +306,7 @@ def _identify(
 ) -> dict[CID, tuple[StreamId, str | None]]:
     """Return the StreamIDs of streams with these sort keys and values, and the models' names.
 
-    Models and their documents are known by their sort keys; of others, the init event tells the
+    Models and their documents are known by their sort keys; of others, the init event has the
     type.
     """
     identities: dict[CID, tuple[StreamId, str | None]] = {}
