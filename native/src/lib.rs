@@ -8,6 +8,7 @@
 mod car;
 mod cbor;
 mod ed25519;
+mod row;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,6 +18,7 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use car::{Event, Payload};
 use ed25519::Signature;
+use row::Row;
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -77,6 +79,32 @@ mod recon_node_native {
         PyList::new(py, read.collect::<PyResult<Vec<_>>>()?)
     }
 
+    /// Tell of each row of a node's log whether its CAR is a signed event and well-formed, and the
+    /// row is that of the event. Neither the signature nor the protected header is looked at.
+    ///
+    /// The columns may have anything in them; then the row is not one.
+    #[pyfunction]
+    fn fit(
+        py: Python<'_>,
+        event_ids: Vec<Bound<'_, PyAny>>,
+        cids: Vec<Bound<'_, PyAny>>,
+        inits: Vec<Bound<'_, PyAny>>,
+        kinds: Vec<Bound<'_, PyAny>>,
+        cars: Vec<Bound<'_, PyAny>>,
+    ) -> Vec<bool> {
+        let row = |at: usize| {
+            let [event_id, cid, init, car] =
+                [&event_ids, &cids, &inits, &cars].map(|column| bytes_in(column.get(at)));
+            let kind = kinds.get(at)?.cast::<PyString>().ok()?.to_str().ok()?;
+            Some(Row { event_id: event_id?, cid: cid?, init: init?, kind, car: car? })
+        };
+        let rows: Vec<Option<Row>> = (0..cars.len()).map(row).collect();
+        let fit = py.detach(|| {
+            guarded(&rows, |rows| rows.iter().map(|row| row.as_ref()?.fits()).collect())
+        });
+        fit.iter().map(Option::is_some).collect()
+    }
+
     /// Tell of each signature whether it is right: `signatures` are tuples of a key, the signature
     /// and the message. For tests.
     #[pyfunction]
@@ -87,6 +115,10 @@ mod recon_node_native {
             .collect();
         py.detach(|| ed25519::verify(&signatures))
     }
+}
+
+fn bytes_in<'a>(value: Option<&'a Bound<'_, PyAny>>) -> Option<&'a [u8]> {
+    Some(value?.cast::<PyBytes>().ok()?.as_bytes())
 }
 
 /// Do some work on all of a list; nothing is found if it fails, which would be a bug.

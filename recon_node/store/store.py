@@ -462,7 +462,12 @@ async def open_store(
         guarded = policy.decides_by_name if guarded is None else guarded
         opened = await trio.to_thread.run_sync(_open, stack, data_dir, network, settings, guarded)
         reader = LogReader(
-            data_dir, network, opened[0].epoch, opened[0].marks.head, settings.readers
+            data_dir,
+            network,
+            opened[0].epoch,
+            opened[0].marks.head,
+            settings.readers,
+            native=settings.native == "auto",
         )
         store = Store(*opened, reader, data_dir, policy)
         failure: BaseException | None = None

@@ -18,11 +18,13 @@ from store_helpers import KEYS, MODEL, World
 from support import sdk_sample
 from test_store_refusals import LOCAL, Case
 
-from recon_node.ceramic import InvalidEventError, parse_event
+from recon_node.ceramic import InvalidEventError, Network, parse_event
 from recon_node.ceramic.auth.did import Ed25519Key, controller_of
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.event import read_checked
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, car, dag_cbor
+from recon_node.store.damage import FORGOTTEN
+from recon_node.store.reading import columns
 from recon_node.verification import Facts, Finding, check_event
 from recon_node.verification.facts import from_wire, to_wire
 from recon_node.verification.verifiers import NATIVE_VERSION, Verifiers, check_events
@@ -223,6 +225,42 @@ async def test_whatever_is_refused_is_refused_for_the_same_reason() -> None:
     cars = [*(make(case) for make, _ in LOCAL.values()), *sdk_sample.cars()[:200]]
     facts = await Verifiers(0, native=True).verify(cars)
     assert list(map(for_processes, facts)) == await Verifiers(0).verify(cars)
+
+
+@pytest.mark.skipif(columns.fit is None, reason="this core is older than version 0.3.0")
+def test_rows_of_the_log(rng: random.Random) -> None:
+    """Rows of signed events fit, and only rows with which Python finds nothing wrong."""
+    world = World(4, events=100, time_events=True)
+    rows: list[tuple[Any, ...]] = []
+    for event in world.events.values():
+        height = world.heights[event.cid]
+        event_id = event.event_id(Network.local(5), world.headers[event.init], height)
+        rows.append((event_id, event.cid, event.init, event.kind.value, event.car))
+    is_signed = [event.proof is None for event in world.events.values()]
+    assert columns.fit(*zip(*rows, strict=True)) == is_signed
+    assert not any(columns.damage_of(None, *row) for row in rows)
+    mixed = [(*row[:at], rng.choice(rows)[at], *row[at + 1 :]) for row in rows for at in range(5)]
+    flipped = [
+        (*row[:at], changed(row[at], rng), *row[at + 1 :])
+        for row in rows
+        for at in (0, 1, 2, 4)
+        for _ in range(10)
+    ]
+    others = [*mixed, *flipped]
+    for row, fits in zip(others, columns.fit(*zip(*others, strict=True)), strict=True):
+        assert not fits or columns.damage_of(None, *row) is None
+    odd = [None, 5, 0.5, "text", b"", [], FORGOTTEN, CarError("damaged")]
+    strange = [
+        (*row[:at], value, *row[at + 1 :]) for row in rows[:5] for at in range(5) for value in odd
+    ]
+    assert not any(columns.fit(*zip(*strange, strict=True)))
+
+
+def changed(data: bytes, rng: random.Random) -> bytes:
+    """Bytes with one bit flipped, or cut off."""
+    at = rng.randrange(len(data))
+    flip = bytes([data[at] ^ 1 << rng.randrange(8)])
+    return rng.choice([data[:at] + flip + data[at + 1 :], data[:at], data + flip])
 
 
 def test_changed_bytes(rng: random.Random) -> None:

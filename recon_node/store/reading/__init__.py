@@ -35,10 +35,12 @@ class Reader:
             disk has it, and the store shows it a moment later. A position beyond its head must not
             get out: the next request with it would be answered as one of another log.
         damaged: the damaged events that a question met, and answered without.
+        native: whether the native core looks first at what is read, where it is installed.
     """
 
-    def __init__(self, data_dir: Path, network: Network) -> None:
+    def __init__(self, data_dir: Path, network: Network, *, native: bool = True) -> None:
         self.data_dir = data_dir
+        self.native = native
         self.network = network
         self.connection: sqlite3.Connection = log_schema.open_reader(data_dir)
         self.blocks = BlockReader(self.connection, remember=True)

@@ -61,7 +61,7 @@ class LogReader:
 
     All questions raise `StoreError` if the disk failed or the store is closed. What they find
     damaged is noted, whether they raise `DamagedEventError` or answer without it. `size` is the
-    most reads at once.
+    most reads at once; `native` says whether the native core may look at events.
 
     Attributes:
         head: the last position of the feed that may be shown.
@@ -111,8 +111,18 @@ class LogReader:
     hindrances = _asked(backlog.count_hindrances)
     ring_keys = _asked(ring_index.read_ring_keys)
 
-    def __init__(self, data_dir: Path, network: Network, epoch: str, head: int, size: int) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        network: Network,
+        epoch: str,
+        head: int,
+        size: int,
+        *,
+        native: bool = True,
+    ) -> None:
         self.head = head
+        self._native = native
         self.on_damage: Callable[[Iterable[Damage]], None] = lambda damage: None
         self._data_dir = data_dir
         self._network = network
@@ -176,7 +186,7 @@ class LogReader:
             try:
                 reader = self._idle.pop()
             except IndexError:
-                reader = Reader(self._data_dir, self._network)
+                reader = Reader(self._data_dir, self._network, native=self._native)
             reader.head, reader.damaged = head, []
             try:
                 answer = question(reader)
