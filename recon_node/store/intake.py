@@ -6,7 +6,7 @@ Callers put their events into a bounded queue and wait. A task takes what has ga
 a batch, has it verified, and has it judged and written; another task does the same with the next
 batch. Each stage takes one batch at a time, in the same order. So while the disk takes one batch,
 the next one is verified and a third one gathers. A small event that comes while nothing else does
-passes both stages from its caller's task, and wakes no other one.
+passes both stages in its caller's task, and wakes no other one.
 
 Requests from different address blocks go into batches in turn (`fairness.turns`), and batches are
 small while several blocks have any. So a block that sends much, or what is dear to verify, delays
@@ -17,21 +17,22 @@ the same. A batch that the disk does not take fails for its callers, and the nex
 batch that fails for any other reason (a bug that one of its events hits) is tried again an event at
 a time, so that no event suffers from its neighbours.
 
-A `Writer` changes the log in a thread: what is committed is published on trio's thread, in the
-order of the commits, and only then does the caller get its answer.
+A `Writer` changes the log in a thread. What is committed is published on trio's thread, in the
+order of the commits, and only then does the caller get its answer. Its task waits for the thread at
+a socket, as for a client: the first turn of the event loop after a commit has the answer.
 """
 
 from __future__ import annotations
 
+import socket
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 import trio
@@ -121,10 +122,9 @@ class Intake:
                 the log: submitted again, those are "known".
         """
         if len(events) == 1 and self._is_idle(events[0]):
-            requests = [_Request(list(events))]
-            self._pass_through(requests[0])
-            await requests[0].done.wait()
-            return _verdicts(requests)
+            request = _Request(list(events))
+            await self._pass_through(request)
+            return _verdicts([request])
         requests = [_Request(list(part)) for part in self._split(events)]
         for request in requests:
             if not self._room.take_at_once():
@@ -150,7 +150,7 @@ class Intake:
             self._finished.set()
 
     def wake(self) -> None:
-        """Have a crowd moved that something else than a batch has set off."""
+        """Have a crowd moved: a commit has left one."""
         self._idle.unpark()
 
     async def close(self) -> None:
@@ -167,30 +167,24 @@ class Intake:
         """Return whether nothing keeps an event from passing both stages at once."""
         return (
             self._verifying.value == self._committing.value == 1
+            and self._writer.is_idle
             and len(event.car) <= MAX_BYTES_NOW
             and self._policy.is_open
             and not (self._queue or self._is_closed or self._writer.log.marks.is_releasing)
         )
 
-    def _pass_through(self, request: _Request) -> None:
+    async def _pass_through(self, request: _Request) -> None:
         """Take a single event through both stages; whatever comes meanwhile gathers."""
         [event] = request.events
+        self._committing.acquire_nowait()
         try:
             event.finding = self.verifiers.verify_now(event.car)
         except Exception:
             logger.exception("Events could not be verified ahead", events=1)
-        started = time.perf_counter()
-
-        def done(verdicts: Sequence[Verdict], error: BaseException | None) -> None:
+        try:
+            await self._take([request])
+        finally:
             self._committing.release()
-            if self._writer.log.marks.is_releasing:
-                self._idle.unpark()
-            if error is not None and not isinstance(error, StoreError):
-                verdicts, error = [_broken(event, error)], None
-            self._answer([request], started, verdicts, error)
-
-        self._writer.commit_soon(self._work_on(request.events), done)
-        self._committing.acquire_nowait()  # once nothing can fail before `done`, which comes later
 
     def _split(self, events: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
         """Cut into parts that a batch takes."""
@@ -355,11 +349,10 @@ def _broken(event: Submission, error: BaseException) -> Verdict:
 
 @dataclass(eq=False, slots=True)
 class _Job(Generic[T]):
-    """What the writer's thread is to do, and what is done with the outcome."""
+    """What the writer's thread is to do, and what came of it."""
 
     work: Callable[[], T]
-    done: Callable[[T | None, BaseException | None], object]
-    """Called in trio's thread with the result, or with what went wrong; must not raise."""
+    publish: Callable[[T], object] | None = None
     is_change: bool = True
     result: T | None = None
     error: BaseException | None = None
@@ -383,46 +376,27 @@ class Writer:
         self.log = log
         self._publish = publish
         self._close_log = close_log
-        self._jobs = deque[_Job[Any]]()
-        """The first of them is under way."""
+        self._turn = trio.Semaphore(1, max_value=1)
+        """Taken from the start of a job until its result is published."""
         self._thread: Thread | None = None
         self._to_thread = SimpleQueue[_Job[Any] | None]()
-        self._closed = False
+        self._here, self._there = socket.socketpair()
+        """Has a byte once the thread has done its job."""
+        self._is_closed = False
         self._disk_full = False
 
-    def commit_soon(
-        self,
-        change: Callable[[], Committed],
-        done: Callable[[Sequence[Verdict], BaseException | None], object],
-    ) -> None:
-        """Make a change that others see, publish it, and call a function in trio's thread.
-
-        Args:
-            change: of the log.
-            done: called with the verdicts, or with what went wrong: a `StoreError` if the disk did
-                not take it. Must not raise.
-
-        Raises:
-            StoreError: the store is closed, or no thread can be had; `done` is not called.
-        """
-
-        def publish(committed: Committed | None, error: BaseException | None) -> None:
-            if committed is not None:
-                try:
-                    self._publish(committed)
-                except Exception as failure:
-                    error = failure
-            done(() if committed is None else committed.verdicts, error)
-
-        self._start(_Job(change, publish))
+    @property
+    def is_idle(self) -> bool:
+        """Whether a change would be started at once."""
+        return self._turn.value == 1
 
     async def commit(self, change: Callable[[], Committed]) -> Sequence[Verdict]:
-        """Make a change that others see, and publish it. Cannot be cancelled.
+        """Make a change that others see, and publish it; once it has started, even if cancelled.
 
         Raises:
             StoreError: the disk did not take it, or the store is closed.
         """
-        return await _outcome(partial(self.commit_soon, change))
+        return (await self._do(_Job(change, self._publish))).verdicts
 
     async def run(self, change: Callable[[], T]) -> T:
         """Make a change that nobody else sees, and return what it returns. Cannot be cancelled.
@@ -430,7 +404,8 @@ class Writer:
         Raises:
             StoreError: the disk did not take it, or the store is closed.
         """
-        return await _outcome(lambda done: self._start(_Job(change, done)))
+        with trio.CancelScope(shield=True):
+            return await self._do(_Job(change))
 
     async def ask(self, question: Callable[[], T]) -> T:
         """Return the answer to a question about the log, asked while nothing is being changed.
@@ -438,57 +413,80 @@ class Writer:
         Raises:
             StoreError: the disk failed, or the store is closed.
         """
-        return await _outcome(lambda done: self._start(_Job(question, done, is_change=False)))
+        return await self._do(_Job(question, is_change=False))
 
     async def close(self) -> None:
         """Close the log after all changes so far; later ones find the store closed."""
-
-        def start(done: Callable[[object, BaseException | None], object]) -> None:
-            try:
-                self._start(_Job(self._close_log, done))
-            finally:
-                self._closed = True
-
+        closing = _Job(self._close_log)
         try:
-            await _outcome(start)
+            with trio.CancelScope(shield=True):
+                await self._do(closing, is_last=True)
         except StoreError as error:  # all that was committed is safe: the next start finds it
             logger.warning("The event log was not closed cleanly", reason=str(error))
         finally:
             self._to_thread.put(None)
+            self._here.close()
+            self._there.close()
+
+    async def _do(self, job: _Job[T], *, is_last: bool = False) -> T:
+        """Have a job done when it is its turn; no other task has a turn first if it is now."""
+        if self._is_closed:
+            raise StoreError("the store is closed")
+        self._is_closed = is_last
+        await acquire(self._turn)
+        self._start(job)
+        try:
+            await trio.lowlevel.wait_readable(self._here.fileno())
+        except trio.Cancelled:
+            trio.lowlevel.spawn_system_task(self._finish_alone, job)
+            raise
+        return self._finish(job)
 
     def _start(self, job: _Job[Any]) -> None:
-        if self._closed:
-            raise StoreError("the store is closed")
         if self._thread is None:
-            token = trio.lowlevel.current_trio_token()
-            thread = Thread(target=self._work, args=(token,), name="event log", daemon=True)
+            thread = Thread(target=self._work, name="event log", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # the next change tries again
+                self._turn.release()
                 raise StoreError(f"the event log cannot be changed: {error}") from None
             self._thread = thread
-        self._jobs.append(job)
-        if len(self._jobs) == 1:
-            self._to_thread.put(job)
+        self._to_thread.put(job)
 
-    def _work(self, token: trio.lowlevel.TrioToken) -> None:
+    def _work(self) -> None:
         """Do one job after the other, in the thread."""
         while (job := self._to_thread.get()) is not None:
             try:
                 job.result = job.work()
             except BaseException as error:
                 job.error = error
-            token.run_sync_soon(self._finish, job)
             del job
+            self._there.send(b"\0")
 
-    def _finish(self, job: _Job[Any]) -> None:
-        """Say what came of a job, and have the next one done."""
-        if job.is_change:
-            self._watch_disk(job.error)
-        job.done(job.result, job.error)
-        self._jobs.popleft()  # now: it may have started another one, which comes after it
-        if self._jobs:
-            self._to_thread.put(self._jobs[0])
+    def _finish(self, job: _Job[T]) -> T:
+        """Publish what came of a job, and return it; or raise what went wrong."""
+        try:
+            self._here.recv(1)
+            if job.is_change:
+                self._watch_disk(job.error)
+            if job.error is not None:
+                raise job.error
+            result: T = job.result  # type: ignore[assignment]  # without an error, there is one
+            if job.publish is not None:
+                job.publish(result)
+            return result
+        finally:
+            self._turn.release()
+
+    async def _finish_alone(self, job: _Job[Any]) -> None:
+        """Finish a job whose caller has left."""
+        await trio.lowlevel.wait_readable(self._here.fileno())
+        try:
+            self._finish(job)
+        except StoreError as error:
+            logger.error("A change was not written", reason=str(error))
+        except Exception:
+            logger.exception("A change failed")
 
     def _watch_disk(self, error: BaseException | None) -> None:
         if isinstance(error, DiskFullError):
@@ -501,23 +499,3 @@ class Writer:
             if self._disk_full:
                 logger.info("The disk has room again: events are written")
             self._disk_full = False
-
-
-async def _outcome(
-    start: Callable[[Callable[[T | None, BaseException | None], object]], object],
-) -> T:
-    """Start a job, and return its result or raise its error once it is done. Unlike by
-    `trio.to_thread.run_sync`, no other task has a turn first. Cannot be cancelled."""
-    task = trio.lowlevel.current_task()
-    outcome: list[Any] = []
-
-    def done(result: T | None, error: BaseException | None) -> None:
-        outcome[:] = result, error
-        trio.lowlevel.reschedule(task)
-
-    start(done)
-    await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
-    result, error = outcome
-    if error is not None:
-        raise error
-    return cast(T, result)

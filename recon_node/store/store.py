@@ -296,7 +296,6 @@ class Store:
             for proof, verdict in verdicts
         ]
         await self._writer.commit(partial(commit_proofs, self._writer.log, settled))
-        self._intake.wake()
 
     async def postpone_proofs(
         self, proofs: Sequence[tuple[CID, float]], not_found: Collection[CID] = ()
@@ -422,6 +421,8 @@ class Store:
         if committed.marks.head > self.head:
             self.reader.head = committed.marks.head
             self._feed_moved.unpark_all()
+        if committed.marks.is_releasing:
+            self._intake.wake()
 
     async def run_intake(self) -> None:
         """Write what is submitted, until `close`. Cannot be cancelled."""

@@ -38,10 +38,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> trio.testing.MockClock:
         started(writer, job)
         busy += 1
 
-    def finish(writer: Writer, job: Any) -> None:
+    def finish(writer: Writer, job: Any) -> Any:
         nonlocal busy
         busy -= 1
-        finished(writer, job)
+        return finished(writer, job)
 
     def jump_when_all_rest() -> None:
         if trio.testing.active_thread_count() == 0 and busy <= chain_server.held():
