@@ -42,7 +42,6 @@ import re
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -51,7 +50,6 @@ from urllib.parse import urlsplit
 
 import structlog
 import trio
-from starlette.datastructures import Headers
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -166,7 +164,7 @@ def _trace(scope: Scope, route: str, status: int | None, seconds: float) -> None
         },
         kind="SERVER",
         error=f"status {status}" if failed else None,
-        caller=lambda: Headers(scope=scope).get("traceparent"),
+        caller=lambda: header_of(scope, b"traceparent"),
     )
 
 
@@ -194,43 +192,45 @@ class Guard:
             await refuse((scope, receive, send), *refusal)
 
     def _refusal(self, scope: Scope) -> tuple[int, str, dict[str, str]] | None:
-        method, path, headers = scope["method"], scope["path"], Headers(scope=scope)
+        method = scope["method"]
         if self._access.rate_limit and (wait := self._wait_of(scope)):
             return (
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"more than {self._access.rate_limit:g} requests a second: wait a moment",
                 {"retry-after": str(math.ceil(wait))},
             )
-        if method not in ("GET", "HEAD", "OPTIONS") and self._is_foreign(headers):
-            return (
-                HTTPStatus.FORBIDDEN,
-                f"web pages of {headers['origin'][:200]} may not change this node; its operator "
-                "can allow them (cors_allow_origins)",
-                {},
-            )
+        if method not in ("GET", "HEAD", "OPTIONS"):
+            origin = header_of(scope, b"origin")
+            if origin is not None and self._is_foreign(origin, scope):
+                return (
+                    HTTPStatus.FORBIDDEN,
+                    f"web pages of {origin[:200]} may not change this node; its operator can allow "
+                    "them (cors_allow_origins)",
+                    {},
+                )
         if self._access.token is None:
             return None
-        special = (need for pattern, need in self._needs if pattern.match(path))
+        special = (need for pattern, need in self._needs if pattern.match(scope["path"]))
         need = next(special, usual_need(method))
+        given = header_of(scope, b"authorization")
         asks_token = method != "OPTIONS" and self._access.asks_token(need)
-        if asks_token and not self._access.is_token(headers.get("authorization")):
-            has_token = "authorization" in headers
-            error = ', error="invalid_token"' if has_token else ""
+        if asks_token and not self._access.is_token(given):
+            error = "" if given is None else ', error="invalid_token"'
             return (
                 HTTPStatus.UNAUTHORIZED,
                 "the token is wrong"
-                if has_token
+                if given is not None
                 else "this needs the node's token: send the header Authorization: Bearer TOKEN",
                 {"www-authenticate": f'Bearer realm="recon-node"{error}'},
             )
         return None
 
-    def _is_foreign(self, headers: Headers) -> bool:
-        """Whether these are the headers of a request by a web page whose origin is not allowed."""
-        origin, allowed = headers.get("origin"), self._access.cors_allow_origins
-        if origin is None or "*" in allowed or origin in allowed:
+    def _is_foreign(self, origin: str, scope: Scope) -> bool:
+        """Whether a request is by a web page whose origin is not allowed."""
+        allowed = self._access.cors_allow_origins
+        if "*" in allowed or origin in allowed:
             return False
-        return not _is_own_page(origin, headers.get("host"))
+        return not _is_own_page(origin, header_of(scope, b"host"))
 
     def _wait_of(self, scope: Scope) -> float:
         """Take a request from the client's bucket, or return the seconds until one is there."""
@@ -276,143 +276,171 @@ class Bound:
     """Keeps requests within the node's `Limits`. See the module's docstring."""
 
     def __init__(self, app: ASGIApp, limits: Limits, always_admit: Sequence[str] = ()) -> None:
-        self._app = app
-        self._limits = limits
+        self.app = app
+        self.limits = limits
         allowed, now = AllowList(always_admit), trio.current_time
         self._requests = Slots(limits.requests, now, allowed, reserve=VITAL_SLOTS)
         self._writes = Slots(limits.writes, now, allowed)
-        self._bodies = Slots(limits.bodies, now, allowed, grace=BODY_GRACE)
-        self._answers = Slots(limits.answers, now, allowed, grace=BODY_GRACE)
-        self._waiting = _Room(limits.answers)
+        self.bodies = Slots(limits.bodies, now, allowed, grace=BODY_GRACE)
+        self.answers = Slots(limits.answers, now, allowed, grace=BODY_GRACE)
+        self.waiting = 0
+        """Bytes of the parts of answers that wait for a slot."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
-        address = _address_of(scope)
-        answer = _Answer(send, self._limits.stall, address, self._answers, self._waiting)
         is_write = scope["path"] == WRITES and scope["method"] == "POST"
         slots = self._writes if is_write else self._requests
-        length = declared_length(scope)
-        is_busy = not (length != 0 or _waits(scope))
-        slot = slots.take(address, answer.give_way, busy=is_busy, vital=scope["path"] in VITAL)
-        if slot is None:
+        if not await _Bounded(self, scope, receive, send).run(slots):
             await refuse(
                 (scope, receive, send),
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"{slots.limit} requests are already being handled: try again",
             )
-            return
-        ASKER.set(address_block_of(address))
-        body = _Body(receive, self._limits.body, slot, self._bodies)
+
+
+class _Bounded:
+    """One request within the limits.
+
+    Its body is read, for which memory is taken before it is used. Its answer is sent in pieces,
+    each of which counts as progress. What a client does not read stays in memory. So a large part
+    of an answer has a slot of its size among those of all answers, which it loses if its client
+    takes nothing while others wait.
+    """
+
+    def __init__(self, bound: Bound, scope: Scope, receive: Receive, send: Send) -> None:
+        self._bound = bound
+        self._scope = scope
+        self._receive = receive
+        self._send_on = send
+        client = scope.get("client")
+        self._address = str(client[0]) if client else ""
+        self._stall = bound.limits.stall
+        self._slot: Slot
+        self._body_slot: Slot | None = None
+        """Only a large body has one."""
+        self._size = PIECE
+        self._start: Message | None = None
+        self._has_begun = False
+        self._why_given_up: str | None = None
+        """None: for want of progress."""
+        self._running = trio.CancelScope(deadline=trio.current_time() + self._stall)
+        """The only scope of a request: to enter another one takes 10 µs."""
+
+    async def run(self, slots: Slots) -> bool:
+        """Run the request; return False if there is no slot for it."""
+        scope, length = self._scope, declared_length(self._scope)
+        is_busy = length == 0 and not _waits(scope)
+        is_vital = scope["path"] in VITAL
+        slot = slots.take(self._address, self._give_way, busy=is_busy, vital=is_vital)
+        if slot is None:
+            return False
+        self._slot = slot
+        ASKER.set(address_block_of(self._address))
         try:
-            with answer.running:
-                await self._run(scope, body, length, answer, slot)
+            with self._running:
+                await self._handle(length)
         finally:
             slot.leave()
-            body.leave()
-        if answer.has_begun or not answer.running.cancelled_caught:
-            return
-        reason = answer.why_given_up or f"no progress for {self._limits.stall:g} seconds: gave up"
-        await refuse((scope, receive, send), HTTPStatus.SERVICE_UNAVAILABLE, reason)
+            if self._body_slot is not None:
+                self._body_slot.leave()
+        if self._running.cancelled_caught and not self._has_begun:
+            reason = self._why_given_up or f"no progress for {self._stall:g} seconds: gave up"
+            asgi = scope, self._receive, self._send_on
+            await refuse(asgi, HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        return True
 
-    async def _run(
-        self, scope: Scope, body: _Body, length: int | None, answer: _Answer, slot: Slot
-    ) -> None:
+    async def _handle(self, length: int | None) -> None:
         try:
-            content = await body.read(length)
+            self._scope["body"] = await self._read(length)
         except _ClientGoneError:
             return
         except _BodyTooLongError:
             await refuse(
-                (scope, body.receive, answer.send),
+                (self._scope, self._receive, self._send),
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"the body is longer than {self._limits.body} bytes",
+                f"the body is longer than {self._bound.limits.body} bytes",
             )
             return
-        slot.use(busy=not _waits(scope))
-        scope["body"] = content
-        await self._app(scope, body.receive, answer.send)
+        self._slot.use(busy=not _waits(self._scope))
+        await self._bound.app(self._scope, self._receive, self._send)
 
-
-@dataclass(slots=True)
-class _Room:
-    """The bytes of the parts of answers that wait for a slot."""
-
-    limit: int
-    taken: int = 0
-
-
-class _Answer:
-    """Sends an answer in pieces, each of which counts as progress.
-
-    What a client does not read stays in memory. So a large part of an answer has a slot of its
-    size among those of all answers, which it loses if its client takes nothing while others wait.
-
-    Args:
-        stall: seconds without progress after which the request is given up.
-        address: of the client.
-        slots: for the parts of all large answers.
-        waiting: for those that wait for a slot.
-    """
-
-    def __init__(
-        self,
-        send: Send,
-        stall: float,
-        address: str,
-        slots: Slots,
-        waiting: _Room,
-    ) -> None:
-        self._send = send
-        self._stall = stall
-        self._address = address
-        self._slots = slots
-        self._waiting = waiting
-        self._size = PIECE
-        self._start: Message | None = None
-        self.has_begun = False
-        self.why_given_up: str | None = None
-        """None: for want of progress."""
-        self.running = trio.CancelScope(deadline=trio.current_time() + stall)
-        """The only scope of a request: to enter another one takes 10 µs."""
-
-    def give_way(self) -> None:
+    def _give_way(self) -> None:
         """Give up the request, because its slot goes to another one."""
         self._give_up("gave way to other requests: try again")
 
     def _give_up(self, reason: str) -> None:
-        self.why_given_up = reason
-        self.running.cancel()
+        self._why_given_up = reason
+        self._running.cancel()
 
-    async def send(self, message: Message) -> None:
+    async def _read(self, declared: int | None) -> bytes:
+        """Return the whole body. `declared` is its size, if the client has said it.
+
+        Raises:
+            _ClientGoneError: the client left before its end.
+            _BodyTooLongError: it is longer than allowed.
+        """
+        limit = self._bound.limits.body
+        if declared is not None and declared > limit:
+            raise _BodyTooLongError
+        content = bytearray()
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise _ClientGoneError
+            content += message.get("body", b"")
+            is_whole = not message.get("more_body", False)
+            if not is_whole:
+                self._slot.use(busy=False)
+            if len(content) > limit:
+                raise _BodyTooLongError
+            if len(content) > SMALL_BODY and self._body_slot is None:
+                self._body_slot = await self._take_room(declared or limit)
+            if self._body_slot is not None:
+                self._body_slot.use(busy=is_whole)
+            if is_whole:
+                return bytes(content)
+
+    async def _take_room(self, size: int) -> Slot:
+        """Wait until there is room for a body of some size."""
+        bodies = self._bound.bodies
+        while True:
+            slot = bodies.take(self._address, self._give_way, size=size, busy=False)
+            if slot is not None:
+                return slot
+            await trio.sleep(_ROOM_POLL)  # others give way when they have rested
+
+    async def _send(self, message: Message) -> None:
         """Send a part of the answer."""
         if message["type"] == "http.response.start":
             self._start = message  # sent with the first part, for which there may be no room
             return
-        size = min(len(message.get("body", b"")), self._slots.limit)
-        slot = await self._slot_of(size) if size > SMALL_ANSWER else None
+        size = min(len(message.get("body", b"")), self._bound.answers.limit)
+        if size <= SMALL_ANSWER:
+            await self._send_part(message)
+            return
+        slot = await self._slot_of(size)
         try:
             await self._send_part(message, slot)
         finally:
-            if slot is not None:
-                slot.leave()
+            slot.leave()
 
-    async def _send_part(self, message: Message, slot: Slot | None) -> None:
-        self.has_begun = True
+    async def _send_part(self, message: Message, slot: Slot | None = None) -> None:
+        self._has_begun = True
         if self._start is not None:
             start, self._start = self._start, None
-            await self._send(start)
+            await self._send_on(start)
         is_large = len(message.get("body", b"")) >= PIECE
         begun = trio.current_time() if is_large else 0.0
         for piece in _pieces(message, self._size):
             larger = len(piece.get("body", b"")) / PIECE - 1
             if larger > 0:
-                self.running.deadline += larger * self._stall
-            await self._send(piece)
+                self._running.deadline += larger * self._stall
+            await self._send_on(piece)
             if piece.get("more_body", False):
-                self.running.deadline = trio.current_time() + self._stall
+                self._running.deadline = trio.current_time() + self._stall
             if slot is not None:
                 slot.use(busy=False)
         if is_large:
@@ -420,71 +448,18 @@ class _Answer:
 
     async def _slot_of(self, size: int) -> Slot:
         """Take a slot for a part of the answer; wait for one, if not too many others do."""
-        waiting = self._waiting
-        if waiting.taken + size > waiting.limit:
+        bound = self._bound
+        if bound.waiting + size > bound.answers.limit:
             self._give_up("too many large answers are waiting to be read: try again")
-        waiting.taken += size
+        bound.waiting += size
         try:
             while True:
-                slot = self._slots.take(self._address, self.give_way, size=size, busy=False)
+                slot = bound.answers.take(self._address, self._give_way, size=size, busy=False)
                 if slot is not None:
                     return slot
                 await trio.sleep(_ROOM_POLL)
         finally:
-            waiting.taken -= size
-
-
-class _Body:
-    """Reads a body, whose memory is taken from that for all bodies before it is used."""
-
-    def __init__(self, receive: Receive, limit: int, request: Slot, bodies: Slots) -> None:
-        self.receive = receive
-        self._limit = limit
-        self._request = request
-        self._bodies = bodies
-        self._slot: Slot | None = None
-        """Only a large body has one."""
-
-    async def read(self, declared: int | None) -> bytes:
-        """Return the whole body. `declared` is its size, if the client has said it.
-
-        Raises:
-            _ClientGoneError: the client left before its end.
-            _BodyTooLongError: it is longer than allowed.
-        """
-        if declared is not None and declared > self._limit:
-            raise _BodyTooLongError
-        content = bytearray()
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise _ClientGoneError
-            content += message.get("body", b"")
-            is_whole = not message.get("more_body", False)
-            if not is_whole:
-                self._request.use(busy=False)
-            if len(content) > self._limit:
-                raise _BodyTooLongError
-            if len(content) > SMALL_BODY and self._slot is None:
-                self._slot = await self._take(declared or self._limit)
-            if self._slot is not None:
-                self._slot.use(busy=is_whole)
-            if is_whole:
-                return bytes(content)
-
-    async def _take(self, size: int) -> Slot:
-        """Wait until there is room for a body of some size."""
-        request = self._request
-        while True:
-            slot = self._bodies.take(request.address, request.give_way, size=size, busy=False)
-            if slot is not None:
-                return slot
-            await trio.sleep(_ROOM_POLL)  # others give way when they have rested
-
-    def leave(self) -> None:
-        """Give back the room of the body."""
-        if self._slot is not None:
-            self._slot.leave()
+            bound.waiting -= size
 
 
 def _pieces(message: Message, size: int) -> Iterator[Message]:
@@ -517,9 +492,12 @@ def _waits(scope: Scope) -> bool:
     return b"wait=" in scope["query_string"]
 
 
-def _address_of(scope: Scope) -> str:
-    client = scope.get("client")
-    return str(client[0]) if client else ""
+def header_of(scope: Scope, name: bytes) -> str | None:
+    """Return the first header of a name in lower case."""
+    for field, value in scope["headers"]:
+        if field == name:
+            return str(value, "latin-1")
+    return None
 
 
 def host_in(authority: str) -> str | None:
