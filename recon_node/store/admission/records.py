@@ -24,7 +24,7 @@ is what the next one sees. The rules and the ladder are pure: what they have to 
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
@@ -135,8 +135,7 @@ class Completed(NamedTuple):
     """Whether it is a time event whose transaction the chain does not have."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamRecord:
+class StreamRecord(NamedTuple):
     """What the init event of a stream requires of all events of the stream."""
 
     init: CID
@@ -250,7 +249,7 @@ class Marks:
 
     def copy(self) -> Marks:
         """Return marks of their own, to be moved on."""
-        return replace(self, shares=dict(self.shares))
+        return Marks(self.head, self.row, self.waiting, dict(self.shares), self.is_releasing)
 
     def count(self, record: Record, times: int = 1) -> None:
         """Count a record, which takes nothing if it was refused; with -1, count it no longer."""
@@ -285,8 +284,7 @@ def share_limits(settings: StoreSettings, *, guarded: bool) -> Mapping[Share, Am
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(NamedTuple):
     """What has to be known next."""
 
     event_ids: Sequence[EventId] = ()

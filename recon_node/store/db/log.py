@@ -36,7 +36,6 @@ from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore, KeyView
 from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.records import (
-    DELIVERED,
     ORPHAN,
     PENDING,
     Amount,
@@ -293,10 +292,16 @@ class EventLog:
             forgotten: the init events of forgotten streams.
         """
         connection = self.connection
-        added = [r for r in touched if r.logged_state is None and r.refusal is None]
-        moved = [r for r in touched if r.logged_state not in (None, r.state) and r.refusal is None]
-        removed = [r for r in touched if r.logged_state is not None and r.refusal is not None]
-        changed = [*added, *moved]
+        added, moved, removed = list[Record](), list[Record](), list[Record]()
+        for record in touched:
+            if record.logged_state is None:
+                if record.refusal is None:
+                    added.append(record)
+            elif record.refusal is not None:
+                removed.append(record)
+            elif record.logged_state is not record.state:
+                moved.append(record)
+        changed = added + moved
         streams_at = stream_rows(connection, changed, touched)
         insert_records(connection, added, streams_at, forgotten)
         proofs_added = proofs_done = 0
@@ -317,19 +322,15 @@ class EventLog:
         if left:
             keep_releases(connection, left)
             marks.is_releasing = True
-        kept = [r for r in touched if r.refusal is None]
-        undelivered = (r for r in kept if r.state is not DELIVERED)
-        withheld = dict.fromkeys(filter(self._is_withheld, undelivered))
+        shown, withheld = list[EventId](), list[EventId]()
+        for record in changed:
+            is_withheld = self._is_withheld(record)
+            if record.logged_state is None or self._was_withheld(record) is not is_withheld:
+                (withheld if is_withheld else shown).append(record.event_id)
         return Committed(
-            added=[
-                r.event_id
-                for r in kept
-                if r not in withheld and (r.logged_state is None or self._was_withheld(r))
-            ],
+            added=shown,
             removed=[r.event_id for r in removed],
-            withheld=[
-                r.event_id for r in withheld if r.logged_state is None or not self._was_withheld(r)
-            ],
+            withheld=withheld,
             refused=[r.event_id for r in refused],
             marks=marks,
             proofs_added=proofs_added,
