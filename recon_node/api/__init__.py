@@ -4,6 +4,7 @@ It has the paths, bodies and status codes of a ceramic-one node (events, streams
 peers), and also the feed as Arrow, the state of Recon, metrics, the OpenAPI document, and pages for
 people. This room knows the store, and only the public names of the network side. In reading order:
 
+    listener           where it listens
     server             serves the application on trio: connections, and HTTP/1.1 in them
     middleware         what every request passes: counting, who may send it, time and size
     app                the application: all endpoints, and which one a request is for
@@ -27,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from recon_node.api.app import create_app
     from recon_node.api.endpoint import Services
-    from recon_node.api.server import Listener, ListenError, open_listener, serve
+    from recon_node.api.listener import Listener, ListenError, open_listener
+    from recon_node.api.server import serve
     from recon_node.api.settings import Access, ApiSettings, Limits, split_host_port
 
 __all__ = [
@@ -45,7 +47,8 @@ __all__ = [
 _MODULES = {
     "app": ("create_app",),
     "endpoint": ("Services",),
-    "server": ("ListenError", "Listener", "open_listener", "serve"),
+    "listener": ("ListenError", "Listener", "open_listener"),
+    "server": ("serve",),
     "settings": ("Access", "ApiSettings", "Limits", "split_host_port"),
 }
 

@@ -1,7 +1,9 @@
 """Serving the API: who gets a connection, HTTP/1.1 in it for an ASGI application, and the end.
 
-h11 reads requests, from anybody, and is strict. Answers are this node's own, and to have h11 check
-and copy them, too, took a sixth of a small request: an `AnswerWriter` makes their bytes.
+h11 reads requests, from anybody, and is strict. A request with a plain head that comes in one piece
+is read at once: `_PLAIN_HEAD` accepts less than h11 does, and what it accepts means the same to
+both. Answers are this node's own, and an `AnswerWriter` makes their bytes. h11's part took a
+quarter of a small request for each of the two.
 
 A connection is idle until the head of a request is complete, and again when it has been answered;
 its slot then goes to a newcomer if there is no other (`fairness.slots`). A client that is gone
@@ -26,13 +28,11 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache, partial
 from http import HTTPStatus
-from ipaddress import ip_address
 from math import inf
-from typing import Any, Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 import h11
@@ -41,21 +41,19 @@ import trio
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Scope
 
+from recon_node.api.listener import Listener
 from recon_node.api.middleware import PIECE, Hosts, declared_length
-from recon_node.base.program import bind_advice
 from recon_node.fairness.slots import AllowList, Slot, Slots
 
 logger = structlog.get_logger(__name__)
 
 GRACE = 1.0
 MAX_CONNECTIONS = 1536
-BACKLOG = 1024
 _ACCEPTED_AT_ONCE: Final = 64
 """Connections that are accepted before others get a turn."""
 _RETRY: Final = 0.1
 """Seconds until connections are accepted again, when this process can have no more."""
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 KEEP_ALIVE: Final = 75.0
 """Seconds that a connection may be idle."""
@@ -83,82 +81,16 @@ _EMPTY_LINES: Final = re.compile(rb"\A(?:\r?\n)+")
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """The errors of a stream whose client is gone."""
 _VERSIONS: Final = (b"1.0", b"1.1")
+_PLAIN_HEAD: Final = re.compile(
+    rb"(GET|HEAD|POST|DELETE|OPTIONS) (/[!-~]*) HTTP/1\.1\r\n"
+    rb"((?:[-0-9A-Za-z]+: ?[!-~](?:[ -~]*[!-~])?\r\n)+)\r\n"
+)
+_PLAIN_FIELD: Final = re.compile(rb"([-0-9A-Za-z]+): ?([^\r]+)\r\n")
+_LENGTH: Final = re.compile(rb"[0-9]{1,15}")
+_LEFT_TO_H11: Final = frozenset({b"transfer-encoding", b"expect"})
+"""Fields about how the body comes."""
 _REASONS: Final = {int(status): status.phrase.encode() for status in HTTPStatus}
 _WITHOUT_BODY: Final = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
-
-
-class ListenError(Exception):
-    """The API cannot listen at the given address. The message is user-facing."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Listener:
-    """Bound and listening TCP sockets of one host and port, not accepting yet."""
-
-    sockets: tuple[trio.socket.SocketType, ...]
-    url: str
-    hosts: tuple[str, ...]
-    """The name or address that was asked for, and the addresses that it stands for."""
-    is_loopback: bool
-    """Whether only programs on this machine can reach it."""
-
-    def close(self) -> None:
-        """Release the port without serving."""
-        for sock in self.sockets:
-            sock.close()
-
-
-async def open_listener(host: str, port: int) -> Listener:
-    """Listen on `port` (0: any free port) of every address of `host`.
-
-    A name such as `localhost` may have several. Those that this machine lacks, such as IPv6
-    addresses on a machine without IPv6, do not matter as long as one works.
-
-    Raises:
-        ListenError: the port is taken, or the host is not an address of this machine.
-    """
-    sockets: list[trio.socket.SocketType] = []
-    failure: OSError | None = None
-    try:
-        infos = await trio.socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        for family, kind, protocol, _, address in dict.fromkeys(infos):
-            if sockets and port == 0:
-                address = (address[0], sockets[0].getsockname()[1], *address[2:])
-            try:
-                sockets.append(await _listen(family, kind, protocol, address))
-            except OSError as error:
-                failure = error
-                if error.errno not in _NO_SUCH_ADDRESS:
-                    raise
-        if failure is not None and not sockets:
-            raise failure
-    except OSError as error:
-        for sock in sockets:
-            sock.close()
-        reason = error.strerror or str(error)
-        raise ListenError(
-            f"the API cannot listen on {host}:{port}: {reason}. "
-            f"{bind_advice(error, port, '--api HOST:PORT')}"
-        ) from error
-    addresses = [sock.getsockname() for sock in sockets]
-    hosts = [address[0].partition("%")[0] for address in addresses]
-    is_loopback = all(ip_address(host).is_loopback for host in hosts)
-    return Listener(tuple(sockets), _url(addresses[0]), (host, *hosts), is_loopback)
-
-
-async def _listen(family: int, kind: int, protocol: int, address: Any) -> trio.socket.SocketType:
-    sock = trio.socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await sock.bind(address)
-        sock.listen(BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 async def serve(
@@ -233,11 +165,6 @@ async def _accept(
                 await trio.sleep(_RETRY)
 
 
-def _url(address: tuple[str, int]) -> str:
-    host, port = address[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 class _RefusedError(Exception):
     """The request is refused, and the connection ends."""
 
@@ -262,7 +189,8 @@ class HttpConnection:
         self._hosts = hosts
         self._sent_ahead = sent_ahead
         self._slot = slot
-        self._http = _reader(b"")
+        self._http: h11.Connection | None = None
+        """What reads the request; None: its head is plain, or not here yet."""
         self._answer = AnswerWriter()
         self._client = _address(stream.socket.getpeername())
         self._server = _address(stream.socket.getsockname())
@@ -334,37 +262,43 @@ class HttpConnection:
             if not received:  # the client has ended the connection
                 return None
             beginning = _EMPTY_LINES.sub(b"", beginning + received)
-        self._http = _reader(beginning)
-        while not isinstance(event := self._http.next_event(), h11.Request):
-            if event is not h11.NEED_DATA:  # the client has ended the connection
-                return None
-            if not self._has_begun:
-                self._has_begun = True
-                self._running.deadline = trio.current_time() + HEAD_LIMIT
-            was_sent_ahead = False
-            self._http.receive_data(await self.receive(MAX_HEAD))
+        self._http = None
+        head = plain_head(beginning)
+        if head is None:
+            http = self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+            if beginning:  # nothing would be the end
+                http.receive_data(beginning)
+            while not isinstance(event := http.next_event(), h11.Request):
+                if event is not h11.NEED_DATA:  # the client has ended the connection
+                    return None
+                if not self._has_begun:
+                    self._has_begun = True
+                    self._running.deadline = trio.current_time() + HEAD_LIMIT
+                was_sent_ahead = False
+                http.receive_data(await self.receive(MAX_HEAD))
+            head = _head_by_h11(event, http.trailing_data[0])
         self._is_read = False
-        scope = self._scope_of(event)
-        self._answer = _answer_to(event, scope)
-        exchange = _Exchange(self, self._http, self._answer, scope)
+        scope = self._scope_of(head)
+        self._answer = _answer_to(head, scope)
+        exchange = _Exchange(self, self._http, head.behind, self._answer, scope)
         if was_sent_ahead or exchange.has_more_behind:
             async with self._sent_ahead:
                 await trio.lowlevel.checkpoint()
         self._is_idle, self._running.deadline = False, inf
         return exchange
 
-    def _scope_of(self, request: h11.Request) -> Scope:
+    def _scope_of(self, request: Head) -> Scope:
         """Return what the application gets to know of a request.
 
         Raises:
             _RefusedError: it is not for this node, or can be understood in two ways.
         """
-        headers = [(name.lower(), value) for name, value in request.headers.raw_items()]
+        headers = request.headers
         fields = dict(headers)
-        if request.http_version not in _VERSIONS:
+        if request.version not in _VERSIONS:
             raise _RefusedError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "use HTTP/1.1")
         if b"transfer-encoding" in fields and (
-            b"content-length" in fields or request.http_version == b"1.0"
+            b"content-length" in fields or request.version == b"1.0"
         ):
             raise _RefusedError(
                 HTTPStatus.BAD_REQUEST,
@@ -384,7 +318,7 @@ class HttpConnection:
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
-            "http_version": request.http_version.decode(),
+            "http_version": request.version.decode(),
             "method": request.method.decode("ascii").upper(),
             "scheme": "http",
             "path": unquote(path.decode("latin-1")),
@@ -453,7 +387,8 @@ class HttpConnection:
         """End our side, and read what the client still sends: else it may not see the answer."""
         with suppress(*_GONE), trio.move_on_after(_LINGER):
             await self._stream.send_eof()
-            if not self._is_read or self._http.their_state is h11.ERROR:
+            is_wrong = self._http is not None and self._http.their_state is h11.ERROR
+            if is_wrong or not self._is_read:
                 while await self.receive(PIECE):
                     pass
 
@@ -462,7 +397,12 @@ class _Exchange:
     """One request and its answer: the application's `receive` and `send`."""
 
     def __init__(
-        self, connection: HttpConnection, http: h11.Connection, answer: AnswerWriter, scope: Scope
+        self,
+        connection: HttpConnection,
+        http: h11.Connection | None,
+        here: bytes,
+        answer: AnswerWriter,
+        scope: Scope,
     ) -> None:
         self.scope = scope
         self._connection = connection
@@ -470,13 +410,13 @@ class _Exchange:
         self._answer = answer
         self._start: Message | None = None
         self._is_gone = False
-        length, here = declared_length(scope), http.trailing_data[0]
+        length = declared_length(scope)
         self.body_is_read = length is not None and len(here) >= length
-        self._taken = length or 0 if self.body_is_read else 0
-        """Bytes of the body that were here with the head, and are not left to h11."""
-        self._body = here[: self._taken] if self.body_is_read else None
-        """The body if it was here, which was not received yet."""
-        self.has_more_behind = self.body_is_read and len(here) > self._taken
+        self._body = here[:length] if self.body_is_read else None
+        """The body if it was here with the head, which was not received yet."""
+        self._behind = here[length:] if self.body_is_read else None
+        """What came behind such a body; None: h11 reads the body."""
+        self.has_more_behind = bool(self._behind)
         """Whether a part of the next request came with this one."""
         self._ahead = 0
         """Bytes read of the requests behind this one."""
@@ -489,7 +429,12 @@ class _Exchange:
     @property
     def rest(self) -> bytes:
         """What is here behind this request."""
-        return self._http.trailing_data[0][self._taken :]
+        return self._h11.trailing_data[0] if self._behind is None else self._behind
+
+    @property
+    def _h11(self) -> h11.Connection:
+        assert self._http is not None, "a plain request is here with its whole body"
+        return self._http
 
     async def receive(self) -> Message:
         """Return a part of the body; after its end, wait until the client is gone."""
@@ -506,9 +451,9 @@ class _Exchange:
                 break
             if body or self.body_is_read:
                 return {"type": "http.request", "body": body, "more_body": not self.body_is_read}
-            if self._http.they_are_waiting_for_100_continue:
+            if self._h11.they_are_waiting_for_100_continue:
                 go_on = h11.InformationalResponse(status_code=100, headers=[])
-                await self._write(self._http.send(go_on))
+                await self._write(self._h11.send(go_on))
             await self._read_more()
         while not self._is_gone:
             if self._ahead > MAX_AHEAD:
@@ -525,7 +470,7 @@ class _Exchange:
         parts: list[bytes] = []
         size = 0
         while size < PIECE and len(parts) < _CHUNKS_AT_ONCE:
-            event = self._http.next_event()
+            event = self._h11.next_event()
             if not isinstance(event, h11.Data):
                 self.body_is_read = isinstance(event, h11.EndOfMessage)
                 break
@@ -545,8 +490,10 @@ class _Exchange:
         except trio.BrokenResourceError:
             data = b""
         self._is_gone = not data
-        if data:
-            self._http.receive_data(data)
+        if self._behind is not None:
+            self._behind += data
+        elif data:
+            self._h11.receive_data(data)
         return len(data)
 
     async def send(self, message: Message) -> None:
@@ -570,20 +517,47 @@ class _Exchange:
             await trio.lowlevel.checkpoint()
 
 
-def _reader(beginning: bytes) -> h11.Connection:
-    """Return what reads one request, of which a part may be here."""
-    http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
-    if beginning:
-        http.receive_data(beginning)
-    return http
+class Head(NamedTuple):
+    """The head of a request."""
+
+    method: bytes
+    target: bytes
+    version: bytes
+    headers: list[tuple[bytes, bytes]]
+    """Names are in lower case."""
+    behind: bytes
+    """What is here behind the head."""
 
 
-def _answer_to(request: h11.Request, scope: Scope) -> AnswerWriter:
+def plain_head(data: bytes) -> Head | None:
+    """Return the head of a request that is here with its whole body, if it is plain; else None."""
+    found = _PLAIN_HEAD.match(data)
+    if found is None or found.end() > MAX_HEAD:
+        return None
+    headers = [(name.lower(), value) for name, value in _PLAIN_FIELD.findall(found[3])]
+    names = [name for name, _ in headers]
+    if names.count(b"host") != 1 or not _LEFT_TO_H11.isdisjoint(names):
+        return None
+    lengths = [value for name, value in headers if name == b"content-length"]
+    if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
+        return None
+    behind = data[found.end() :]
+    if len(behind) < sum(map(int, lengths)):
+        return None
+    return Head(found[1], found[2], b"1.1", headers, behind)
+
+
+def _head_by_h11(request: h11.Request, behind: bytes) -> Head:
+    headers = [(name.lower(), value) for name, value in request.headers.raw_items()]
+    return Head(request.method, request.target, request.http_version, headers, behind)
+
+
+def _answer_to(request: Head, scope: Scope) -> AnswerWriter:
     wishes = b",".join([value for name, value in scope["headers"] if name == b"connection"])
     closes = wishes and b"close" in [wish.strip() for wish in wishes.lower().split(b",")]
     return AnswerWriter(
         is_head=request.method == b"HEAD",
-        is_old=request.http_version < b"1.1",
+        is_old=request.version < b"1.1",
         keeps_alive=not closes,
     )
 

@@ -16,7 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from support import sdk_sample
 
 from recon_node.api import Services, create_app
-from recon_node.api.server import open_listener, serve
+from recon_node.api.listener import open_listener
+from recon_node.api.server import serve
 from recon_node.api.settings import Limits
 from recon_node.base.connection import MAX_PAUSE, Answer, AsyncConnection, NodeError, NotANodeError
 from recon_node.ceramic import Network

@@ -15,7 +15,8 @@ import structlog
 import trio
 
 from recon_node.api import Limits, Services, create_app
-from recon_node.api.server import open_listener, serve
+from recon_node.api.listener import open_listener
+from recon_node.api.server import serve
 from recon_node.ceramic import Network
 from recon_node.store import Store, open_store
 
