@@ -198,10 +198,11 @@ class _Router:
             raise HTTPException(
                 HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": ", ".join(allowed)}
             )
-        if method == "POST" and request.scope["body"]:
+        body = request.scope["body"]
+        if method == "POST" and body:
             _check_encoding(request.scope)
         parameters = entry.parameters.read_from(request)
-        answer = await entry.handle(Call(request, self._services, self._metrics, parameters))
+        answer = await entry.handle(Call(request, self._services, self._metrics, parameters, body))
         return answer if isinstance(answer, Response) else reply(answer)
 
     def _find(self, scope: Scope) -> dict[str, Endpoint]:

@@ -113,12 +113,8 @@ class Call(Generic[P]):
     services: Services
     metrics: Metrics
     parameters: P
-
-    @property
-    def body(self) -> bytes:
-        """The body of the request, which is here before it is handled."""
-        body: bytes = self.request.scope["body"]
-        return body
+    body: bytes
+    """The body of the request, which is here before it is handled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,9 +115,12 @@ class Parameters(Body, frozen=True):
         Raises:
             ApiError: 400, a parameter is missing or has an invalid value.
         """
+        fields = _fields_of(cls)
+        if not fields:
+            return cls()
         query = request.query_params if request.scope["query_string"] else _NO_QUERY
         values: dict[str, Any] = {**query, **request.path_params}
-        for field in _fields_of(cls):
+        for field in fields:
             if field.is_list:
                 values[field.shown] = query.getlist(field.shown)
         return cls.checked(values)

@@ -26,7 +26,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from email.utils import formatdate
 from functools import lru_cache, partial
@@ -55,6 +55,8 @@ _RETRY: Final = 0.1
 """Seconds until connections are accepted again, when this process can have no more."""
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
+_WATCH: Final = 1.0
+"""Seconds between two looks at how long connections have sent nothing."""
 KEEP_ALIVE: Final = 75.0
 """Seconds that a connection may be idle."""
 HEAD_LIMIT: Final = 20.0
@@ -133,11 +135,24 @@ async def serve(
         async with trio.open_nursery() as accepting:
             for sock in listener.sockets:
                 accepting.start_soon(_accept, sock, partial(nursery.start_soon, handle))
+            accepting.start_soon(_watch, connections)
             await closing.wait()
             accepting.cancel_scope.cancel()
         for connection in list(connections):
             connection.finish()
         nursery.cancel_scope.deadline = trio.current_time() + GRACE
+
+
+async def _watch(connections: Collection[HttpConnection]) -> None:
+    """End connections that send nothing for too long, forever.
+
+    A look at all of them in each second costs less than a deadline for each request.
+    """
+    while True:
+        await trio.sleep(_WATCH)
+        now = trio.current_time()
+        for connection in list(connections):
+            connection.end_if_due(now)
 
 
 async def _accept(
@@ -195,8 +210,9 @@ class HttpConnection:
         self._client = _address(stream.socket.getpeername())
         self._server = _address(stream.socket.getsockname())
         self._running = trio.CancelScope()
-        """Around all requests: entering a scope takes 10 µs, moving its deadline 2. Its end is the
-        connection's. There is a deadline only between requests."""
+        """Around all requests: entering a scope takes 10 µs. Its end is the connection's."""
+        self._until = inf
+        """When the connection ends if nothing comes; never while a request is answered."""
         self._is_idle = self._is_closing = self._is_gone = False
         self._has_begun = False
         """Whether a part of the next request's head is here."""
@@ -207,6 +223,11 @@ class HttpConnection:
         """End the connection: now if it is idle, else after the answer."""
         self._is_closing = True
         if self._is_idle:
+            self._running.cancel()
+
+    def end_if_due(self, now: float) -> None:
+        """End the connection if it has waited long enough."""
+        if now >= self._until:
             self._running.cancel()
 
     def abandon(self) -> None:
@@ -252,7 +273,7 @@ class HttpConnection:
         """
         self._answer = AnswerWriter()
         self._is_idle, self._has_begun = True, False
-        self._running.deadline = trio.current_time() + KEEP_ALIVE
+        self._until = trio.current_time() + KEEP_ALIVE
         beginning = _EMPTY_LINES.sub(b"", rest)
         was_sent_ahead = beginning not in _NOTHING
         for _ in range(_EMPTY_READS):
@@ -273,18 +294,18 @@ class HttpConnection:
                     return None
                 if not self._has_begun:
                     self._has_begun = True
-                    self._running.deadline = trio.current_time() + HEAD_LIMIT
+                    self._until = trio.current_time() + HEAD_LIMIT
                 was_sent_ahead = False
                 http.receive_data(await self.receive(MAX_HEAD))
             head = _head_by_h11(event, http.trailing_data[0])
         self._is_read = False
         scope = self._scope_of(head)
-        self._answer = _answer_to(head, scope)
+        self._answer = _answer_to(head)
         exchange = _Exchange(self, self._http, head.behind, self._answer, scope)
         if was_sent_ahead or exchange.has_more_behind:
             async with self._sent_ahead:
                 await trio.lowlevel.checkpoint()
-        self._is_idle, self._running.deadline = False, inf
+        self._is_idle, self._until = False, inf
         return exchange
 
     def _scope_of(self, request: Head) -> Scope:
@@ -552,9 +573,9 @@ def _head_by_h11(request: h11.Request, behind: bytes) -> Head:
     return Head(request.method, request.target, request.http_version, headers, behind)
 
 
-def _answer_to(request: Head, scope: Scope) -> AnswerWriter:
-    wishes = b",".join([value for name, value in scope["headers"] if name == b"connection"])
-    closes = wishes and b"close" in [wish.strip() for wish in wishes.lower().split(b",")]
+def _answer_to(request: Head) -> AnswerWriter:
+    wishes = [value for name, value in request.headers if name == b"connection"]
+    closes = any(wish.strip() == b"close" for wish in b",".join(wishes).lower().split(b","))
     return AnswerWriter(
         is_head=request.method == b"HEAD",
         is_old=request.version < b"1.1",

@@ -10,6 +10,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
 
+import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from starlette.responses import Response
 
@@ -26,6 +27,7 @@ MAX_READ_AT_ONCE: Final = 16_384
 """Bytes of an event that are decoded without a thread: 5 ms in the slowest base."""
 WARNING: Final = "recon-warning"
 """The header of an answer to what was done, but has consequences that a client may not expect."""
+_TAKEN: Final = Response(status_code=HTTPStatus.NO_CONTENT)
 MAX_EVENTS: Final = 10_000
 """Lines of an NDJSON body; its bytes are bounded as those of every body are."""
 
@@ -35,6 +37,9 @@ class EventDataBody(Body, frozen=True):
 
     data: str
     """The event's CAR (version 1 or 2), as multibase text."""
+
+
+_EVENT_DATA: Final = msgspec.json.Decoder(EventDataBody)
 
 
 class EventVerdictBody(Body, frozen=True):
@@ -84,11 +89,11 @@ async def post_event(call: Call[Parameters]) -> Response:
     [verdict] = await call.services.store.admit_local([car])
     if verdict.status == "refused":
         raise _refusal(verdict)
+    if not call.services.store.wanted.all:
+        return _TAKEN
     warnings = await _warnings(call.services, [verdict])
-    answer = Response(status_code=HTTPStatus.NO_CONTENT)
-    for warning in warnings.values():
-        answer.headers[WARNING] = warning
-    return answer
+    headers = [(WARNING, warning) for warning in warnings.values()]
+    return Response(status_code=HTTPStatus.NO_CONTENT, headers=dict(headers))
 
 
 async def _warnings(services: Services, verdicts: Iterable[Verdict]) -> dict[EventId, str]:
@@ -151,7 +156,11 @@ def _read_line(line: bytes) -> bytes | str:
 
 def _car_of(text: bytes, name: str) -> bytes:
     try:
-        car = multibase.decode(EventDataBody.read(text, name).data, multibase.MAX_NUMBER)
+        try:
+            data = _EVENT_DATA.decode(text).data
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            data = EventDataBody.read(text, name).data  # or says what is wrong
+        car = multibase.decode(data, multibase.MAX_NUMBER)
     except IpldError as error:
         raise bad_request(f"Invalid event data: multibase error: {error}") from None
     try:
