@@ -140,6 +140,8 @@ class SessionSettings:
     """A differing gap with at most this many keys is listed instead of split."""
     page_keys: int = 4096
     """Maximum keys listed for one gap in one message."""
+    page_ids: int = 32_768
+    """The same for ids, where the version lists these: they take a twelfth of the bytes."""
     message_bytes: int = 1 << 20
     """Maximum bytes of a message: what does not fit is covered by one hash, for a later round."""
     turn_messages: int = 16
@@ -154,8 +156,8 @@ class SessionSettings:
             raise ValueError(f"fan_out must be at least {_MIN_PARTS}, not {self.fan_out}")
         if self.turn_messages < 1:
             raise ValueError(f"turn_messages must be at least 1, not {self.turn_messages}")
-        if self.page_keys < 1 or self.list_threshold < 0:
-            raise ValueError("page_keys must be at least 1, and list_threshold not negative")
+        if self.page_keys < 1 or self.page_ids < 1 or self.list_threshold < 0:
+            raise ValueError("pages must be at least 1, and list_threshold not negative")
 
     def parts(self, count: int) -> int:
         """Return how many parts a gap of `count` keys, above the threshold, is split into.
@@ -276,6 +278,8 @@ class Side:
         """Of the peer's current turn."""
         self._idle_rounds = 0
         self._keys_listed = 0
+        self.listed_in_turn = 0
+        """Keys that our last turn listed, or the one that is being written."""
         self._finger = Finger(keys)
 
     @classmethod
@@ -399,6 +403,7 @@ class Side:
             return False
         self._do(_Action.RESPOND)
         self._messages_received = 0
+        self.listed_in_turn = 0
         return True
 
     def finish(self) -> None:
@@ -413,6 +418,7 @@ class Side:
     def count_listed(self, keys: int) -> None:
         """Count listed keys as progress, unless the peer asks for the same ones again and again."""
         self._keys_listed += keys
+        self.listed_in_turn += keys
         if keys and self._keys_listed <= _TIMES_LISTED * len(self.keys):
             self._idle_rounds = 0
 

@@ -31,6 +31,7 @@ from recon_node.recon.cip124.cip124_codec import Cip124Message, encode_message
 from recon_node.recon.coded.messages import Gaps, Say
 from recon_node.recon.coded.messages import Message as CodedMessage
 from recon_node.recon.keys.ordered_keys import common_prefix
+from recon_node.recon.keys.sums import LtHash
 
 WHOLE = KeyRange(*network_range(NETWORK))
 MAX_FRAME = LOOPBACK.max_frame
@@ -110,10 +111,10 @@ async def test_long_messages_are_carried_too(sdk_events, version):
 # --- peers that misbehave --------------------------------------------------------------------
 
 
-async def answer(wire: bytes, *, ends: bool = True, version: Version = RECON_1_0) -> None:
-    """Let a responder read these bytes."""
+async def answer(wire: bytes, keys=(), *, ends: bool = True, version: Version = RECON_1_0) -> None:
+    """Let a responder that holds these keys read these bytes."""
     left, right = memory_stream_pair()
-    store = KeyStore()
+    store = store_of(keys)
     session = version.session(Side.responder(store, [WHOLE], LOOPBACK.session_settings))
     await left.send_all(wire)
     if ends:
@@ -187,3 +188,11 @@ async def test_the_first_answer_of_a_peer_may_take_a_turns_time(autojump_clock):
     with pytest.raises(PeerProtocolError, match="sent nothing for 120 s"):
         await converse(asking, wire, Events(KeyStore()), initiates=True)
     assert trio.current_time() - started == pytest.approx(120)
+
+
+async def test_an_answer_may_take_as_much_longer_as_keys_were_listed(autojump_clock):
+    """The peer fetches their events before that."""
+    held = [WHOLE.lower + number.to_bytes(4, "big") for number in range(20_480)]
+    opening = CodedMessage(WHOLE, closing=LtHash().digest(), count=0)
+    with pytest.raises(PeerProtocolError, match="sent nothing for 600 s"):
+        await answer(framed(RECON_1_2.encode(opening)), held, ends=False, version=RECON_1_2)

@@ -136,7 +136,8 @@ def test_an_opening_may_list_a_part_of_the_range_only() -> None:
 
 @pytest.mark.parametrize("empty", ["initiator", "responder"])
 def test_a_whole_set_is_listed_by_ids_in_pages(empty: str) -> None:
-    full, none = Peer(numbered(0, 10_000), session=FetchesById), Peer((), session=FetchesById)
+    pages = SessionSettings(page_ids=4096)
+    full, none = (Peer(keys, pages, session=FetchesById) for keys in (numbered(0, 10_000), ()))
     rounds, sent = converge(*((none, full) if empty == "initiator" else (full, none)))
     assert rounds <= 5
     assert listed_in_full(sent) == 0

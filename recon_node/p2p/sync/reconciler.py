@@ -41,6 +41,8 @@ M = TypeVar("M")
 
 MAX_SESSIONS_PER_RANGE: Final = 256
 """Maximum sessions for one range with a peer, which answers for one interest at a time."""
+LISTED_A_TIMEOUT: Final = 4096
+"""Keys that a peer has `turn_timeout` to fetch; more of them in a turn, as much longer."""
 LONG_MESSAGES_AT_ONCE: Final = 2
 """Maximum long messages that are decoded at once, in worker threads."""
 
@@ -283,7 +285,7 @@ class FrameWire(Generic[M]):
         """Return the peer's next message; None at the end of the stream."""
         # Only an answer takes work, and only before its first byte: the first message of a session
         # does not, nor does the rest of a turn.
-        until_begun = self._settings.turn_timeout if self._side.awaits_answer else 0.0
+        until_begun = self._time_to_answer if self._side.awaits_answer else 0.0
         data = await self._frames.receive(self._settings.idle_timeout, until_begun)
         if data is None:
             return None
@@ -297,6 +299,11 @@ class FrameWire(Generic[M]):
             self._account.hold("messages", 0)
         self._hold(self._held + weight)
         return message
+
+    @property
+    def _time_to_answer(self) -> float:
+        """Seconds until the peer's answer begins: it fetches what we have listed before that."""
+        return self._settings.turn_timeout * max(1.0, self._side.listed_in_turn / LISTED_A_TIMEOUT)
 
     async def send(self, action: Send[M] | SendValues) -> None:
         """Send a turn."""

@@ -200,7 +200,7 @@ class CodedReply:
         if self._in_full and isinstance(keys, tuple):
             self._tell_lacking(upper, keys)
             return
-        room = min(self._side.settings.page_keys, max(1, self._budget // ID_SIZE))
+        room = min(self._side.settings.page_ids, max(1, self._budget // ID_SIZE))
         page, last, rest = _page(self._groups_to(upper), listed.ids, room)
         if rest is not None:
             self.exchange(separator(last, rest), page, still_lacking)
