@@ -1,7 +1,5 @@
 """Slots for computations go round among those who ask."""
 
-from contextlib import suppress
-
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,29 +56,6 @@ def test_whoever_waits_longest_is_next(asks: list[tuple[str, bool]], slots: int)
 
     turns = Turns(slots)
     trio.run(main, clock=MockClock(autojump_threshold=0))
-
-
-async def test_one_who_asks_a_hundred_times_delays_another_by_one() -> None:
-    turns = Turns(1)
-    await turns.take()
-    served: list[str] = []
-
-    async def ask(asker: str) -> None:
-        ASKER.set(asker)
-        async with turns.taken():
-            served.append(asker)
-
-    with suppress(trio.Cancelled):
-        async with trio.open_nursery() as nursery:
-            for _ in range(100):
-                nursery.start_soon(ask, "flood")
-            while turns.waiting < 100:
-                await trio.lowlevel.checkpoint()
-            nursery.start_soon(ask, "other")
-            while turns.waiting < 101:
-                await trio.lowlevel.checkpoint()
-            turns.leave()
-    assert served.index("other") <= 1
 
 
 @given(st.lists(st.tuples(st.sampled_from("AB"), st.sampled_from("xyz")), max_size=30))

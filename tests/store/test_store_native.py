@@ -130,7 +130,7 @@ def test_signatures_alone_and_in_batches(rng: random.Random) -> None:
     good = [sign(rng) for _ in range(LARGE)]
     assert verify(good) == [True] * LARGE == list(map(by_openssl, good))
     for case, is_right in zip(cases, expected, strict=True):
-        if rng.random() < 0.3:
+        if rng.random() < 0.1:
             at = rng.randrange(LARGE)
             assert verify([*good[:at], case, *good[at:]]) == [True] * at + [is_right] + [True] * (
                 LARGE - at
