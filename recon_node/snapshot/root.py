@@ -40,17 +40,18 @@ import io
 import json
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
+from msgspec import Meta, Struct, ValidationError, convert
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import InvalidEventError, Network
 from recon_node.ceramic.auth.did import DID_KEY, algorithm_of, controller_of, public_key, sign
-from recon_node.ceramic.auth.envelope import Envelope, of_type, parse_envelope
+from recon_node.ceramic.auth.envelope import Envelope, parse_envelope
 from recon_node.ceramic.errors import DidError
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, DagCborError, car, dag_cbor
 from recon_node.ipld.cid import RAW
@@ -82,21 +83,23 @@ MAX_TOP_BYTES: Final = 64 * 1024
 """Nodes of up to this many bytes come with the root object."""
 MAX_RANGES: Final = 4096
 """Key ranges of a snapshot, at most: a reader sums up its own keys in each of them, in one step."""
-_MAX_NUMBER: Final = 2**63 - 1
 
 
 class RootError(ValueError):
     """An object is not a root object, or not one to trust. The message says why."""
 
 
+_Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
 class SnapshotPage(NamedTuple):
     """The positions (after, upto] of a feed."""
 
     cid: CID
-    size: int
+    size: _Number
     """Bytes."""
-    after: int
-    upto: int
+    after: _Number
+    upto: _Number
 
     @property
     def positions(self) -> int:
@@ -110,32 +113,32 @@ class SnapshotFeed:
 
     epoch: str
     """Of the node's log."""
-    position: int
+    position: _Number
     """The snapshot has all events up to this one, perhaps some behind it."""
-    pages: Sequence[SnapshotPage]
+    pages: tuple[SnapshotPage, ...]
     """Ascending, without gaps."""
 
-    def as_fields(self) -> dict[str, Any]:
-        """Return it as data for DAG-CBOR."""
-        pages = [list(page) for page in self.pages]
-        return {"epoch": self.epoch, "position": self.position, "pages": pages}
-
-    @classmethod
-    def of_fields(cls, fields: Mapping[str, Any]) -> SnapshotFeed:
-        """Do the reverse; raises an error of any kind if that is not possible."""
-        pages = [
-            SnapshotPage(
-                of_type(cid, CID, "a page"),
-                *(_number(position, "a page of its feed") for position in others),
-            )
-            for cid, *others in of_type(fields["pages"], list, "the pages of its feed")
-        ]
-        epoch = of_type(fields["epoch"], str, "the epoch of its feed")
-        feed = cls(epoch, _number(fields["position"], "the position of its feed"), tuple(pages))
-        ends = [0, *(page.upto for page in pages)]
-        if ends[:-1] != [page.after for page in pages] or ends[-1] != feed.position:
+    def __post_init__(self) -> None:
+        ends = [0, *(page.upto for page in self.pages)]
+        if ends[:-1] != [page.after for page in self.pages] or ends[-1] != self.position:
             raise ValueError("the pages of its feed do not follow each other")
-        return feed
+
+
+class _ManifestFields(Struct):
+    """A manifest as it is written. A text or a float is not a number: it may take any time."""
+
+    network: _Number
+    interests: tuple[str, ...]
+    ranges: Annotated[tuple[KeyRange, ...], Meta(max_length=MAX_RANGES)]
+    created: _Number
+    root: CID | None
+    level: _Number
+    ahash: bytes | None
+    count: _Number
+    place: tuple[_Number, _Number, _Number] | None
+    packs: tuple[tuple[CID, _Number], ...]
+    live: _Number
+    feed: SnapshotFeed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,7 @@ class SnapshotManifest:
     def encode(self) -> bytes:
         """Return it as a DAG-CBOR block."""
         link = None if self.tree is None else self.tree.link
+        feed = self.feed and asdict(self.feed) | {"pages": list(map(list, self.feed.pages))}
         fields = {
             "type": TYPE,
             "version": VERSION,
@@ -187,7 +191,7 @@ class SnapshotManifest:
             "place": None if self.extent is None else list(self.extent),
             "packs": [[cid, size] for cid, size in self.packs],
             "live": self.live,
-            "feed": None if self.feed is None else self.feed.as_fields(),
+            "feed": feed,
         }
         return dag_cbor.encode(fields)
 
@@ -207,56 +211,30 @@ class SnapshotManifest:
                     f"the snapshot has format version {fields['version']}; this program reads "
                     f"{VERSION}: use a newer recon-node"
                 )
-            return cls._of(fields)
+            return cls._of(convert(fields, _ManifestFields))
         except RootError:
             raise
-        except (DagCborError, InvalidEventError, LookupError, TypeError, ValueError) as error:
-            raise RootError(f"its manifest is broken: {error!r}") from None
+        except (DagCborError, LookupError, ValidationError, ValueError) as error:
+            raise RootError(f"its manifest is broken: {error}") from None
 
     @classmethod
-    def _of(cls, fields: Mapping[str, Any]) -> SnapshotManifest:
+    def _of(cls, fields: _ManifestFields) -> SnapshotManifest:
         tree = extent = None
-        if fields["root"] is not None:
-            level, count = _number(fields["level"], "level"), _number(fields["count"], "count")
-            ahash = Sha256a(of_type(fields["ahash"], bytes, "ahash"))
-            link = Link(level, LOWEST, ahash, of_type(fields["root"], CID, "root"))
-            tree = Root(link, count)
-            extent = PackExtent(*(_number(number, "place") for number in fields["place"]))
-        manifest = cls(
-            Network.from_id(_number(fields["network"], "network")),
-            tuple(of_type(interest, str, "an interest") for interest in fields["interests"]),
-            _ranges(fields["ranges"]),
-            _number(fields["created"], "created"),
-            tree,
-            extent,
-            tuple(
-                (of_type(cid, CID, "a pack"), _number(size, "the size of a pack"))
-                for cid, size in fields["packs"]
-            ),
-            _number(fields["live"], "live"),
-            None if fields.get("feed") is None else SnapshotFeed.of_fields(fields["feed"]),
-        )
-        datetime.fromtimestamp(manifest.created, UTC)  # raises an error if it is out of range
-        return manifest
-
-
-def _number(value: Any, what: str) -> int:
-    """Return a number as it is: what a text or a float would become takes any time and memory."""
-    if not 0 <= of_type(value, int, what) <= _MAX_NUMBER:
-        raise ValueError(f"{what} is {value}")
-    return value  # type: ignore[no-any-return]
-
-
-def _ranges(pairs: Any) -> tuple[KeyRange, ...]:
-    """Return the ranges of a manifest, which are ascending and apart."""
-    if len(of_type(pairs, list, "ranges")) > MAX_RANGES:
-        raise ValueError(f"it has {len(pairs):,} key ranges; {MAX_RANGES:,} is the limit")
-    bounds = ([of_type(bound, bytes, "a bound") for bound in pair] for pair in pairs)
-    ranges = tuple(KeyRange(*pair) for pair in bounds)
-    is_in_order = all(left.upper <= right.lower for left, right in pairwise(ranges))
-    if not is_in_order or any(key_range.is_empty for key_range in ranges):
-        raise ValueError("its key ranges are not ascending and apart")
-    return ranges
+        if fields.root is not None:
+            if fields.ahash is None or fields.place is None:
+                raise ValueError("its tree has no hash or no place")
+            tree = Root(
+                Link(fields.level, LOWEST, Sha256a(fields.ahash), fields.root), fields.count
+            )
+            extent = PackExtent(*fields.place)
+        ranges = fields.ranges
+        is_in_order = all(left.upper <= right.lower for left, right in pairwise(ranges))
+        if not is_in_order or any(key_range.is_empty for key_range in ranges):
+            raise ValueError("its key ranges are not ascending and apart")
+        datetime.fromtimestamp(fields.created, UTC)  # raises an error if it is out of range
+        network, packs = Network.from_id(fields.network), fields.packs
+        facts = (network, fields.interests, ranges, fields.created, tree, extent, packs)
+        return cls(*facts, fields.live, fields.feed)
 
 
 @dataclass(frozen=True, slots=True)
