@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from benchmarks.plots import (
     in_order,
@@ -30,37 +31,105 @@ from benchmarks.plots import (
 from benchmarks.report import Row, progress, read_rows
 
 _REFERENCE: Final = "recon/1.2.0"
-_KEY_STORE_COLUMNS: Final = {
-    "bulk_load_us": "bulk load, µs a key",
-    "insert_us": "insert, µs",
-    "range_hash_us": "range hash, µs",
-    "middle_us": "middle, µs",
-    "split16_us": "split into 16, µs",
-    "bytes_per_key": "bytes a key",
-}
-_LARGE_SET_COLUMNS: Final = {
-    "load_cpu_s": "to load, s of CPU",
-    "again_cpu_s": "with both sums, s of CPU",
-    "bytes_per_key": "bytes a key",
-    "unpacked_per_key": "each key read",
-    "hash_us": "range hash, µs: first",
-    "hash_again_us": "again",
-    "insert_us": "insert, µs: first",
-    "insert_again_us": "again",
-    "sketch_s": "sketch, s",
-    "lthash_s": "LtHash, s",
-    "session_ms": "a session, ms",
-    "start_s": "start of a node, s",
-    "killed_start_s": "after SIGKILL, s",
-    "node_mb": "its memory, MB",
-}
-_NODE_COLUMNS: Final = {
-    "times": "times",
-    "per_s": "a second",
-    "cpu_us": "CPU of the node, µs",
-    "ms": "median, ms",
-    "ms_99": "99th percentile, ms",
-    "cpu_%": "CPU of the node, % of a core",
+Cell = Callable[[Row], object]
+Columns = Mapping[str, str | Cell]
+"""Headings of columns, and what is below them: a column of the rows, or computed."""
+
+
+class _Table(NamedTuple):
+    of: str
+    """The column that the rows of this table have, and no others."""
+    columns: Columns
+    plot: Callable[[Sequence[Row], Path], None] | None = None
+
+
+_TABLES: Final = {
+    "key-store": _Table(
+        "bulk_load_us",
+        {
+            "store": "system",
+            "keys": "keys",
+            "bulk load, µs a key": "bulk_load_us",
+            "insert, µs": "insert_us",
+            "range hash, µs": "range_hash_us",
+            "middle, µs": "middle_us",
+            "split into 16, µs": "split16_us",
+            "bytes a key": "bytes_per_key",
+        },
+        plot_key_store,
+    ),
+    "large-sets": _Table(
+        "load_cpu_s",
+        {
+            "keys": "keys",
+            "to load, s of CPU": "load_cpu_s",
+            "with both sums, s of CPU": "again_cpu_s",
+            "bytes a key": "bytes_per_key",
+            "each key read": "unpacked_per_key",
+            "first range hash, µs": "hash_us",
+            "range hash again, µs": "hash_again_us",
+            "first insert, µs": "insert_us",
+            "insert again, µs": "insert_again_us",
+            "sketch, s": "sketch_s",
+            "LtHash, s": "lthash_s",
+            "a session, ms": "session_ms",
+            "start of a node, s": "start_s",
+            "after SIGKILL, s": "killed_start_s",
+            "its memory, MB": "node_mb",
+        },
+    ),
+    "admission": _Table(
+        "verifier_cpu_us",
+        {
+            "source": "source",
+            "verifiers": "verifiers",
+            "native core": lambda row: "" if row["native"] == "off" else "yes",
+            "events/s": "events_per_s",
+            "CPU of the node, µs an event": "node_cpu_us",
+            "of the verifiers, µs": lambda row: row["verifier_cpu_us"] or None,
+        },
+        plot_admission,
+    ),
+    "nodes": _Table(
+        "what",
+        {
+            "what": "what",
+            "times": "times",
+            "a second": "per_s",
+            "CPU of the node, µs": "cpu_us",
+            "median, ms": "ms",
+            "99th percentile, ms": "ms_99",
+            "CPU of the node, % of a core": "cpu_%",
+        },
+    ),
+    "spark": _Table(
+        "latency_p50_ms",
+        {
+            "table": "table",
+            "events": "events",
+            "streams": "streams",
+            "rows/s": "rows_per_s",
+            "once it runs": "steady_rows_per_s",
+            "CPU µs a row": lambda row: row["rows_per_s"] and 1e6 * row["cpu_s"] / row["events"],
+            "p50, ms": "latency_p50_ms",
+            "p90, ms": "latency_p90_ms",
+        },
+        plot_spark,
+    ),
+    "real-nodes": _Table(
+        "measure",
+        {
+            "": lambda row: f"{row['from']} to {row['to']}",
+            "events": "events",
+            "seconds": "seconds",
+            "events/s": "events_per_s",
+            "bytes an event": lambda row: row["bytes"] / row["events"] if row["bytes"] else None,
+            "CPU, s": "cpu_s",
+            "sender's CPU, s": lambda row: row["sender_cpu_s"] or None,
+            "memory, MB": "memory_mb",
+            "load": "load",
+        },
+    ),
 }
 
 
@@ -77,15 +146,9 @@ def publish(rows: Sequence[Row], docs: Path) -> None:
     plots.mkdir(exist_ok=True)
     round_trips = [row for row in rows if "rtt_ms" in row]
     reconcile = [row for row in rows if "placement" in row and "rtt_ms" not in row]
-    key_store = [row for row in rows if "bulk_load_us" in row]
-    spark = [row for row in rows if "latency_p50_ms" in row]
-    large_sets = [row for row in rows if "load_cpu_s" in row]
-    admission = [row for row in rows if "verifier_cpu_us" in row]
-    nodes = [row for row in rows if "what" in row]
-    real_nodes = [row for row in rows if "measure" in row]
     real_wire = [row for row in rows if "messages" in row]
-    published = [*reconcile, *round_trips, *key_store, *large_sets, *admission, *nodes, *spark]
-    published += [*real_nodes, *real_wire]
+    plain = {name: [row for row in rows if table.of in row] for name, table in _TABLES.items()}
+    published = chain(reconcile, round_trips, *plain.values(), real_wire)
     tables = {"machine": "; ".join(in_order(row["machine"] for row in published))}
     if reconcile:
         plot_reconcile(reconcile, plots)
@@ -94,21 +157,11 @@ def publish(rows: Sequence[Row], docs: Path) -> None:
     if round_trips:
         plot_round_trips(round_trips, plots)
         tables["round-trips"] = round_trip_table(round_trips)
-    if key_store:
-        plot_key_store(key_store, plots)
-        tables["key-store"] = key_store_table(key_store)
-    if large_sets:
-        tables["large-sets"] = columns_table("keys", large_sets, _LARGE_SET_COLUMNS)
-    if admission:
-        plot_admission(admission, plots)
-        tables["admission"] = admission_table(admission)
-    if nodes:
-        tables["nodes"] = columns_table("what", nodes, _NODE_COLUMNS)
-    if spark:
-        plot_spark(spark, plots)
-        tables["spark"] = spark_table(spark)
-    if real_nodes:
-        tables["real-nodes"] = real_nodes_table(real_nodes)
+    for name, own in plain.items():
+        if own:
+            tables[name] = columns_table(own, _TABLES[name].columns)
+            if (plot := _TABLES[name].plot) is not None:
+                plot(own, plots)
     if real_wire:
         tables["real-wire"] = real_wire_table(real_wire)
     page.write_text(fill(page.read_text(), tables))
@@ -168,89 +221,19 @@ def round_trip_table(rows: Sequence[Row]) -> str:
     return pivot(rows, label, _show("seconds", show_seconds), "seconds")
 
 
-def key_store_table(rows: Sequence[Row]) -> str:
-    """Return a line for each design and size."""
-    head = ["store", "keys", *_KEY_STORE_COLUMNS.values()]
+def columns_table(rows: Sequence[Row], columns: Columns) -> str:
+    """Return a line for each row, with these columns."""
     lines = [
-        [row["system"], f"{row['keys']:,}", *(show_number(row[key]) for key in _KEY_STORE_COLUMNS)]
+        [_cell(row.get(cell) if isinstance(cell, str) else cell(row)) for cell in columns.values()]
         for row in rows
     ]
-    return _table(head, lines)
+    return _table([*columns], lines)
 
 
-def columns_table(name: str, rows: Sequence[Row], columns: Mapping[str, str]) -> str:
-    """Return a line for each row, which the column `name` names, with those columns."""
-    lines = [
-        [
-            f"{row[name]:,}" if isinstance(row[name], int) else row[name],
-            *("" if row.get(column) is None else show_number(row[column]) for column in columns),
-        ]
-        for row in rows
-    ]
-    return _table([name, *columns.values()], lines)
-
-
-def admission_table(rows: Sequence[Row]) -> str:
-    """Return a line for each source and way to check: its rate, and what an event costs."""
-    head = ["source", "verifiers", "native core", "events/s", "CPU of the node, µs an event"]
-    head.append("of the verifiers, µs")
-    lines = [
-        [
-            row["source"],
-            str(row["verifiers"]),
-            "" if row["native"] == "off" else "yes",
-            show_number(row["events_per_s"]),
-            show_number(row["node_cpu_us"]),
-            show_number(row["verifier_cpu_us"]) if row["verifier_cpu_us"] else "",
-        ]
-        for row in rows
-    ]
-    return _table(head, lines)
-
-
-def spark_table(rows: Sequence[Row]) -> str:
-    """Return a line for each run of the pipeline."""
-
-    def show(value: float | None) -> str:
-        return "" if value is None else show_number(value)
-
-    head = ["table", "events", "streams", "rows/s", "once it runs", "CPU µs a row", "p50, ms"]
-    head.append("p90, ms")
-    lines = [
-        [
-            row["table"],
-            f"{row['events']:,}",
-            f"{row['streams']:,}",
-            show(row["rows_per_s"]),
-            show(row.get("steady_rows_per_s")),
-            show(row["rows_per_s"] and 1e6 * row["cpu_s"] / row["events"]),
-            show(row["latency_p50_ms"]),
-            show(row["latency_p90_ms"]),
-        ]
-        for row in rows
-    ]
-    return _table(head, lines)
-
-
-def real_nodes_table(rows: Sequence[Row]) -> str:
-    """Return a line for each run against real nodes."""
-    head = ["", "events", "seconds", "events/s", "bytes an event", "CPU, s", "sender's CPU, s"]
-    head += ["memory, MB", "load"]
-    lines = [
-        [
-            f"{row['from']} to {row['to']}",
-            f"{row['events']:,}",
-            show_number(row["seconds"]),
-            show_number(row["events_per_s"]),
-            show_number(row["bytes"] / row["events"]) if row["bytes"] else "",
-            show_number(row["cpu_s"]),
-            show_number(row["sender_cpu_s"]) if row["sender_cpu_s"] else "",
-            show_number(row["memory_mb"]),
-            show_number(row["load"]),
-        ]
-        for row in rows
-    ]
-    return _table(head, lines)
+def _cell(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return show_number(value)
 
 
 def real_wire_table(rows: Sequence[Row]) -> str:
