@@ -38,13 +38,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import compress
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic
 
 from recon_node.streams.graph import EventShape, Id, NoTipError, causal_order
 from recon_node.streams.json_values import BudgetError
-
-R = TypeVar("R", bound=Any)
-"""The rank of data."""
 
 MAX_RIVALS: Final = 64
 """Rivals that are named of one decision, those that come first."""
@@ -289,6 +286,12 @@ class _Stream(Generic[Id]):
         """Return the ids of events, ascending."""
         return tuple(sorted([self.events[i].id for i in numbers]))
 
+    def decision(self, winner: int, rivals: Sequence[int], rule: Rule) -> Decision[Id]:
+        """Return why data won: by a rule, or by its CID if a rival has the same time."""
+        if any(self.time[rival] == self.time[winner] for rival in rivals):
+            rule = Rule.LOWEST_CID
+        return Decision(rule, self.events[winner].id, self.ids(rivals))
+
     def branch(self, tops: Iterable[int]) -> bytearray:
         """Mark these events and all that they cover."""
         marks = bytearray(len(self.events))
@@ -370,7 +373,10 @@ class _Race(Generic[Id]):
     def decide(self) -> tuple[int, list[Decision[Id]]]:
         """Return the winner, and why it is: the lowest fork first."""
         self._fold()
-        decisions, left = self._rounds() if self._is_core[0] else ([], self._trees[0][1])
+        decisions: list[Decision[Id]] = []
+        left = self._trees[0][1]
+        if self._is_core[0]:
+            decisions, left = _Rounds(self._stream, self._is_core, self._trees).decide()
         winner = self._fork(left)
         return winner.top, [*decisions, *reversed(winner.won)]
 
@@ -409,41 +415,8 @@ class _Race(Generic[Id]):
         winner = rivals[best]
         head = heads.pop(best)
         rule = Rule.EARLIEST_ANCHOR if winner.first is None else Rule.EARLIEST_TIME
-        winner.won.append(self._decision(head, heads, rule))
+        winner.won.append(self._stream.decision(head, heads, rule))
         return winner
-
-    def _rounds(self) -> tuple[list[Decision[Id]], list[_Contender[Id]]]:
-        """Climb from the init event to the rivals of each round; return the contenders left.
-
-        An event is passed if all contenders that are left hold its data, and all of its prevs were
-        passed. Rivals are the data that cannot be passed. What no contender holds any more is
-        dropped with all above it.
-        """
-        stream = self._stream
-        contenders = [contender for _, tree in self._trees for contender in tree]
-        graph = _Core(
-            stream.prevs,
-            stream.is_data,
-            self._is_core,
-            [(bases, [contender.first for contender in tree]) for bases, tree in self._trees],
-            lambda at: hash(stream.events[contenders[at].top].id),
-        )
-        rivals = _Rivals(graph, stream.rank)
-        decisions: list[Decision[Id]] = []
-        rivals.look_at([0])
-        while rivals.ranked:
-            (_, winner), *losers = rivals.ranked[: 1 + MAX_RIVALS]
-            rule = Rule.EARLIEST_TIME if losers else Rule.ONLY_DATA
-            heads = [graph.data_of(node) for _, node in losers]
-            decisions.append(self._decision(graph.data_of(winner), heads, rule))
-            rivals.look_at(rivals.drop_all_without(winner))
-        return decisions, [contenders[at] for at in rivals.left()]
-
-    def _decision(self, winner: int, rivals: Sequence[int], rule: Rule) -> Decision[Id]:
-        time = self._stream.time
-        if any(time[rival] == time[winner] for rival in rivals):
-            rule = Rule.LOWEST_CID
-        return Decision(rule, self._stream.events[winner].id, self._stream.ids(rivals))
 
 
 def _joined(one: list[_Contender[Id]], other: list[_Contender[Id]]) -> list[_Contender[Id]]:
@@ -454,19 +427,17 @@ def _joined(one: list[_Contender[Id]], other: list[_Contender[Id]]) -> list[_Con
     return one
 
 
-class _Core:
-    """What lies below merges, with the contenders on it.
+class _Rounds(Generic[Id]):
+    """The contenders, decided in rounds over the core: what lies below merges.
 
-    Its nodes have numbers: the events their own, then the contenders, then one for each tree that
-    leads to its contenders.
+    The core is a graph of nodes: the events have their own numbers, then come the contenders, then
+    a gate for each tree, which leads to its contenders. Contenders are numbered by a hash of their
+    ids, so that nobody can foresee the order.
 
-    Args:
-        prevs: of each event of the stream, in causal order.
-        is_data: of each event, whether it decides.
-        is_core: of each event, whether something merges above it.
-        trees: on which events each stands, and of each of its contenders the first data, if any.
-        salt: orders the contenders, which are numbered through the trees, so that nobody can
-            foresee it (see `_Rivals`).
+    A rival stays one as long as a contender that holds it is left, and one that does not. It is
+    looked at again when one of these two drops out, which are *watched*. Of all that could be,
+    those with the highest numbers are: whatever the order in which contenders drop out, one is
+    watched for long, and a rival is looked at O(log contenders) times.
 
     Raises:
         BudgetError: it takes too much memory to say which contenders hold what.
@@ -474,130 +445,113 @@ class _Core:
 
     def __init__(
         self,
-        prevs: Sequence[Sequence[int]],
-        is_data: Sequence[bool],
+        stream: _Stream[Id],
         is_core: bytearray,
-        trees: Sequence[tuple[Sequence[int], Sequence[int | None]]],
-        salt: Callable[[int], int],
+        trees: Sequence[tuple[Sequence[int], Sequence[_Contender[Id]]]],
     ) -> None:
-        firsts = [first for _, tree in trees for first in tree]
-        self.contenders = sorted(range(len(firsts)), key=salt)
-        """Their numbers, by their bits."""
-        bit_of = {at: bit for bit, at in enumerate(self.contenders)}
-        self._prevs = prevs
-        self._size = size = len(prevs)
-        self._downwards = range(size - 1, -1, -1)
-        self._holders = [0] * size
-        self._nexts: list[list[int]] = [[] for _ in range(size)]
-        self._waiting = [len(prev) for prev in prevs] + [1] * len(firsts)
-        self.data = [i if decides else None for i, decides in enumerate(is_data)]
-        self.data += [firsts[at] for at in self.contenders]
-        self.data += [None] * len(trees)
-        self._nexts += [[] for _ in firsts]
+        contenders = [contender for _, tree in trees for contender in tree]
+        order = sorted(
+            range(len(contenders)), key=lambda at: hash(stream.events[contenders[at].top].id)
+        )
+        bit_of = {at: bit for bit, at in enumerate(order)}
+        self._stream = stream
+        self._size = size = len(stream.events)
+        self._contenders = [contenders[at] for at in order]
         self._check_size(is_core, (bases for bases, _ in trees))
+        self._data = [i if decides else None for i, decides in enumerate(stream.is_data)]
+        self._data += [contender.first for contender in self._contenders] + [None] * len(trees)
+        self._waiting = [len(prevs) for prevs in stream.prevs] + [1] * len(contenders)
+        self._waiting += [len(bases) for bases, _ in trees]
+        self._nexts: list[list[int]] = [[] for _ in self._waiting]
+        self._holders = [0] * size
         first = 0
-        for gate, (bases, tree) in enumerate(trees, len(self._nexts)):
+        for gate, (bases, tree) in enumerate(trees, size + len(contenders)):
             bits = [bit_of[at] for at in range(first, first + len(tree))]
+            first += len(tree)
+            self._nexts[gate] = [size + bit for bit in bits]
             holders = _bits(bits)
             for base in bases:
                 self._holders[base] |= holders
                 self._nexts[base].append(gate)
-            self._nexts.append([size + bit for bit in bits])
-            self._waiting.append(len(bases))
-            first += len(tree)
-        for i in self._downwards:
-            if is_core[i]:
-                above = self._holders[i]
-                for prev in prevs[i]:
-                    held = self._holders[prev]
-                    self._holders[prev] = held | above if held else above  # chains share one
-                    self._nexts[prev].append(i)
+        for i in compress(stream.downwards, reversed(is_core)):
+            above = self._holders[i]
+            for prev in stream.prevs[i]:
+                held = self._holders[prev]
+                self._holders[prev] = held | above if held else above  # chains share one
+                self._nexts[prev].append(i)
+        self._left = (1 << len(contenders)) - 1
+        self._is_left = bytearray(b"\x01") * len(contenders)
+        self._watched: dict[int, list[int]] = {}  # by contender: the rivals that depend on it
+        self._watching: dict[int, tuple[int, int]] = {}  # by rival: who holds it, and who does not
+        self._rivals: list[tuple[Any, int]] = []  # with their ranks, the first one first
 
-    def _check_size(self, is_core: bytearray, bases: Iterable[Sequence[int]]) -> None:
+    def _check_size(self, is_core: bytearray, trees: Iterable[Sequence[int]]) -> None:
         """Check how much memory it takes to say which contenders hold what.
 
         There is a set for each base of a tree, and another wherever branches meet.
         """
         ways = bytearray(self._size)
         sets = 0
-        for tree in bases:
-            sets += len(tree)
-            for base in tree:
+        for bases in trees:
+            sets += len(bases)
+            for base in bases:
                 sets += ways[base]
                 ways[base] = True
-        for i in compress(self._downwards, reversed(is_core)):
-            for prev in self._prevs[i]:
+        for i in compress(self._stream.downwards, reversed(is_core)):
+            for prev in self._stream.prevs[i]:
                 sets += ways[prev]
                 ways[prev] = True
-        if sets * len(self.contenders) // 8 > MAX_HOLDERS:
+        if sets * len(self._contenders) // 8 > MAX_HOLDERS:
             raise BudgetError(
                 f"to select the tip of the stream takes more than {MAX_HOLDERS:,} bytes: too many "
                 "branches are merged with too many others"
             )
 
-    def data_of(self, node: int) -> int:
-        """Return the data of a node that has some."""
-        data = self.data[node]
-        assert data is not None
+    def decide(self) -> tuple[list[Decision[Id]], list[_Contender[Id]]]:
+        """Climb from the init event to the rivals of each round; return the contenders left.
+
+        An event is passed if all contenders that are left hold its data, and all of its prevs were
+        passed. Rivals are the data that cannot be passed. What no contender holds any more is
+        dropped with all above it.
+        """
+        decisions: list[Decision[Id]] = []
+        self._look_at([0])
+        while self._rivals:
+            winner, *losers = [node for _, node in self._rivals[: 1 + MAX_RIVALS]]
+            rule = Rule.EARLIEST_TIME if losers else Rule.ONLY_DATA
+            heads = list(map(self._data_of, losers))
+            decisions.append(self._stream.decision(self._data_of(winner), heads, rule))
+            self._look_at(self._drop_all_without(winner))
+        return decisions, list(compress(self._contenders, self._is_left))
+
+    def _data_of(self, node: int) -> int:
+        data = self._data[node]
+        assert data is not None, "a rival has data"
         return data
 
-    def holders(self, node: int) -> int:
-        """Return which contenders hold a node, one bit for each."""
+    def _holders_of(self, node: int) -> int:
+        """Which contenders hold a node, one bit for each."""
         return self._holders[node] if node < self._size else 1 << (node - self._size)
 
-    def passed(self, node: int) -> list[int]:
-        """Pass a node; return those all of whose prevs are passed now."""
-        nexts = self._nexts[node]
-        for following in nexts:
-            self._waiting[following] -= 1
-        return [following for following in nexts if not self._waiting[following]]
-
-
-class _Rivals(Generic[R]):
-    """The contenders that are left, and the rivals of the round.
-
-    A rival stays one as long as a contender that holds it is left, and one that does not. It is
-    looked at again when one of these two drops out, which are *watched*. Of all that could be,
-    those with the highest numbers are: in an order that nobody can foresee, so that one is watched
-    for long, whatever the order in which they drop out: a rival is looked at O(log contenders)
-    times.
-
-    Attributes:
-        ranked: the rivals with their ranks, the first one first.
-    """
-
-    def __init__(self, graph: _Core, rank: Callable[[int], R]) -> None:
-        self._graph = graph
-        self._rank = rank
-        self._left = (1 << len(graph.contenders)) - 1
-        self._is_left = bytearray(b"\x01") * len(graph.contenders)
-        self._watched: dict[int, list[int]] = {}  # by contender: the rivals that depend on it
-        self._watching: dict[int, tuple[int, int]] = {}  # by rival: who holds it, and who does not
-        self.ranked: list[tuple[R, int]] = []
-
-    def left(self) -> list[int]:
-        """Return the numbers of the contenders that are left."""
-        return list(compress(self._graph.contenders, self._is_left))
-
-    def look_at(self, nodes: list[int]) -> None:
+    def _look_at(self, nodes: list[int]) -> None:
         """Pass nodes, drop them, or note that they are rivals; the same for all that follows."""
         for node in nodes:  # grows while it is walked
-            left = self._left
-            if self._graph.data[node] is None:
-                nodes += self._graph.passed(node)
-                continue
-            holders = self._graph.holders(node)
-            holding = holders & left
-            if holding and holding != left:
-                self._watch(node, holding, left ^ holding)
-            else:
+            holding = left = self._left
+            if self._data[node] is not None:
+                holding = self._holders_of(node) & left
+                if holding and holding != left:
+                    self._watch(node, holding, left ^ holding)
+                    continue
                 self._forget(node)
-                if holding:
-                    nodes += self._graph.passed(node)
+            if holding:
+                for following in self._nexts[node]:
+                    self._waiting[following] -= 1
+                    if not self._waiting[following]:
+                        nodes.append(following)
 
-    def drop_all_without(self, node: int) -> list[int]:
+    def _drop_all_without(self, node: int) -> list[int]:
         """Drop the contenders that do not hold a rival; return the rivals to be looked at."""
-        left = self._left & self._graph.holders(node)
+        left = self._left & self._holders_of(node)
         dropped = self._left ^ left
         self._left = left
         again: dict[int, None] = {}
@@ -609,7 +563,7 @@ class _Rivals(Generic[R]):
     def _watch(self, node: int, holding: int, others: int) -> None:
         known = self._watching.get(node)
         if known is None:
-            insort(self.ranked, (self._rank(self._graph.data_of(node)), node))
+            insort(self._rivals, self._ranked(node))
         now = []
         for index, contenders in enumerate((holding, others)):
             watched = None if known is None else known[index]
@@ -621,8 +575,10 @@ class _Rivals(Generic[R]):
 
     def _forget(self, node: int) -> None:
         if self._watching.pop(node, None) is not None:
-            entry = self._rank(self._graph.data_of(node)), node
-            del self.ranked[bisect_left(self.ranked, entry)]
+            del self._rivals[bisect_left(self._rivals, self._ranked(node))]
+
+    def _ranked(self, node: int) -> tuple[Any, int]:
+        return self._stream.rank(self._data_of(node)), node
 
 
 def _bits(numbers: Iterable[int]) -> int:
