@@ -130,14 +130,14 @@ def read_bounded(path: Path, limit: int) -> bytes:
     return content
 
 
-def create_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file that does not exist, durably; if that fails, there is none.
+def create_file(path: Path, content: bytes) -> None:
+    """Write a file that does not exist, durably, for its owner alone; if that fails, there is none.
 
     Raises:
         FileExistsError: it exists.
         OSError: it cannot be written.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -129,10 +129,16 @@ def read_settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
     Raises:
         BadSettingsError: one of them is unknown or cannot be used.
     """
-    from recon_node.settings import SettingsError, load_settings
+    return _read(config, flags)[1]
+
+
+def _read(config: Path | None, flags: Mapping[str, Any]) -> tuple[dict[str, Given], Settings]:
+    """Read the settings as `read_settings`, and what was given of them by which source."""
+    from recon_node.settings import SettingsError, checked_settings, given_settings
 
     try:
-        return load_settings(config, given_flags(flags))
+        given = given_settings(config, given_flags(flags))
+        return given, checked_settings(given)
     except SettingsError as error:
         raise BadSettingsError(str(error)) from None
 
@@ -198,16 +204,6 @@ def check(config: Path | None, as_json: bool, **flags: Any) -> None:
         f"ok: {counted(len(given), 'setting')}, all others have their defaults",
         as_json=as_json,
     )
-
-
-def _read(config: Path | None, flags: Mapping[str, Any]) -> tuple[dict[str, Given], Settings]:
-    from recon_node.settings import SettingsError, checked_settings, given_settings
-
-    try:
-        given = given_settings(config, given_flags(flags))
-        return given, checked_settings(given)
-    except SettingsError as error:
-        raise BadSettingsError(str(error)) from None
 
 
 def _rows(

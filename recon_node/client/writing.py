@@ -433,14 +433,15 @@ def _proposal(
         proposal = stream.proposal(winner)
     except StreamShapeError as error:
         raise not_accepted(stream, error) from None
-    if proposal is not None and winner is not None:
+    if proposal is None:
+        return None
+    if winner is not None:
         if winner in proposal.expired:
             proposal = proposal.leading_to(stream.at(winner).data.content or {})
         proposal = proposal.preferring(winner)
-    if proposal is not None and content is not None:
+    if content is not None:
         proposal = proposal.leading_to(content)
-    if proposal is not None:
-        _ = proposal.patch  # raises `BudgetError` here, where callers expect it
+    _ = proposal.patch  # raises `BudgetError` here, where callers expect it
     return proposal
 
 

@@ -45,7 +45,6 @@ from recon_node.streams.state import (
     data_json,
     definitions_of,
     no_version,
-    stream_state,
 )
 from recon_node.streams.stream import Stream, StreamSummary
 from recon_node.streams.tip import Decision, Rule, Tip, select_tip
@@ -82,7 +81,6 @@ __all__ = [
     "select_tip",
     "shape_of",
     "statements_of",
-    "stream_state",
     "unique_of",
     "why_unusable",
 ]

@@ -261,7 +261,11 @@ class _Run:
             return
         parent, last = self._open(path), path[-1]
         if isinstance(parent, dict):
-            self._set(parent, last, value, size)
+            if last in parent:
+                self.weight += size.weight - self._weight(parent[last])
+            else:
+                self.weight += size.weight + MEMBER_WEIGHT + weigh_text(last)
+            parent[last] = value
             return
         index = len(parent) if last == "-" else _index(last, len(parent) + 1)
         self._spend(_UNIT * ((len(parent) - index) // _SHIFTED_A_STEP))
@@ -277,13 +281,6 @@ class _Run:
         parent, last = self._open(path), path[-1]
         self.weight += size.weight - self._weight(_member(parent, last))
         parent[last if isinstance(parent, dict) else int(last)] = value
-
-    def _set(self, parent: dict[str, Any], name: str, value: Any, size: JsonSize) -> None:
-        if name in parent:
-            self.weight += size.weight - self._weight(parent[name])
-        else:
-            self.weight += size.weight + MEMBER_WEIGHT + weigh_text(name)
-        parent[name] = value
 
     def _set_root(self, value: Any, size: JsonSize) -> None:
         self.document, self.weight, self.is_new = value, size.weight, True

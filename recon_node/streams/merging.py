@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from recon_node.ceramic import Event
@@ -85,7 +86,7 @@ class Expired:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MergeProposal:
     """An event that would merge a diverged stream, not signed yet."""
 
@@ -104,7 +105,7 @@ class MergeProposal:
     expired: Mapping[CID, Expired]
     """Those of the prevs whose changes are left out, and why."""
 
-    @property
+    @cached_property
     def patch(self) -> list[dict[str, Any]]:
         """JSON Patch from the content at the tip to the merged one.
 

@@ -149,20 +149,6 @@ class StreamState:
     """Of the events that were rejected, in causal order."""
 
 
-def stream_state(
-    header: InitHeader, init: CID, state: EventState, rejected: Mapping[CID, tuple[str, ...]]
-) -> StreamState:
-    """Build the state of a stream."""
-    return StreamState(
-        id=StreamId(header.stream_type, init),
-        event_cid=state.event_cid,
-        controller=header.controller,
-        dimensions=header.dimensions,
-        data=state.data,
-        validation_errors=rejected,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class StateSummary:
     """What is known about the content after the earlier events of a stream.

@@ -44,7 +44,6 @@ from recon_node.streams.state import (
     StreamState,
     StreamStates,
     accepted_tip,
-    stream_state,
 )
 from recon_node.streams.tip import Tip, earliest_times, select_tip
 
@@ -308,7 +307,14 @@ class Stream:
     def state(self) -> StreamState:
         """Return its state at the tip of the accepted events."""
         state = self.at(self.accepted_tip.event)
-        return stream_state(self.header, self.events[0].init, state, self.rejected)
+        return StreamState(
+            id=self.id,
+            event_cid=state.event_cid,
+            controller=self.header.controller,
+            dimensions=self.header.dimensions,
+            data=state.data,
+            validation_errors=self.rejected,
+        )
 
     def proposal(self, including: CID | None = None) -> MergeProposal | None:
         """Propose an event that merges the stream; None if there is nothing to merge.

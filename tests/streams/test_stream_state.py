@@ -24,14 +24,12 @@ from recon_node.ceramic.builder import (
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import (
     EventState,
+    Stream,
     StreamShapeError,
     StreamState,
     StreamStates,
-    accepted_tip,
     definitions_of,
     named_versions,
-    shape_of,
-    stream_state,
     unique_of,
 )
 from recon_node.streams.model_rules import MAX_VERSIONS
@@ -74,11 +72,7 @@ def states(*events: Event, model: Any = None) -> list[EventState]:
 
 
 def at_tip(events: Sequence[Event], model: Any = None) -> StreamState:
-    every = StreamStates(events, definitions(model))
-    tip = accepted_tip([shape_of(event) for event in events], every.rejected).event
-    header = events[0].header
-    assert header is not None
-    return stream_state(header, events[0].cid, every.at(tip), every.rejected)
+    return Stream.of(events, definitions=definitions(model)).state()
 
 
 def outcome(state: EventState) -> tuple[Any, tuple[str, ...]]:
