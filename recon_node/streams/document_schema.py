@@ -331,49 +331,40 @@ def compiled(schema: Any) -> DocumentSchema:
     recent = _recent.get(id(schema))
     if recent is not None:
         return recent[1]
-    compiled_schema = _compile(schema)
+    text = _text_of(schema)
+    known = _remembered.pop(text, None)
+    if known is None:
+        try:
+            known = DocumentSchema(json.loads(text))
+        except SchemaError as error:
+            known = str(error)
+    _remembered[text] = known
+    while len(_remembered) > _CACHED_SCHEMAS or _memory() > _CACHED_MEMORY:
+        _recent.clear()
+        del _remembered[next(iter(_remembered))]
+    if isinstance(known, str):
+        raise SchemaError(known)
     if len(_recent) >= _CACHED_SCHEMAS:
         _recent.clear()
-    _recent[id(schema)] = schema, compiled_schema
-    return compiled_schema
+    _recent[id(schema)] = schema, known
+    return known
 
 
-def _compile(schema: dict[str, Any]) -> DocumentSchema:
+# Documents of a model share its definition: finding its schema again by its text takes far longer.
+# By id; holding the object keeps its id from being used again.
+_recent: Final[dict[int, tuple[dict[str, Any], DocumentSchema]]] = {}
+# By its text, the longest unused first: the compiled schema, or what is wrong with it.
+_remembered: Final[dict[str, DocumentSchema | str]] = {}
+
+
+def _text_of(schema: dict[str, Any]) -> str:
     try:
         is_too_long = measure(schema, MAX_SCHEMA).weight > MAX_SCHEMA
     except (JsonPatchError, BudgetError):
         is_too_long = True
     if is_too_long:
         raise SchemaError(f"it is longer than {MAX_SCHEMA} bytes")
-    text = json.dumps(schema, default=dag_json, separators=(",", ":"))
-    compiled_schema = _compiled(text)
-    if isinstance(compiled_schema, str):
-        raise SchemaError(compiled_schema)
-    return compiled_schema
-
-
-# Documents of a model share its definition: finding its schema again by its text takes far longer.
-# By id; holding the object keeps its id from being used again.
-_recent: Final[dict[int, tuple[dict[str, Any], DocumentSchema]]] = {}
-
-
-# By its text, the longest unused first: the compiled schema, or what is wrong with it.
-_remembered: Final[dict[str, DocumentSchema | str]] = {}
-
-
-def _compiled(text: str) -> DocumentSchema | str:
-    """The compiled schema, or what is wrong with it: both are cached."""
-    remembered = _remembered.pop(text, None)
-    if remembered is None:
-        try:
-            remembered = DocumentSchema(json.loads(text))
-        except SchemaError as error:
-            remembered = str(error)
-    _remembered[text] = remembered
-    while len(_remembered) > _CACHED_SCHEMAS or _memory() > _CACHED_MEMORY:
-        _recent.clear()
-        del _remembered[next(iter(_remembered))]
-    return remembered
+    return json.dumps(schema, default=dag_json, separators=(",", ":"))
 
 
 def _memory() -> int:

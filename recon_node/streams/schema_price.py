@@ -155,9 +155,10 @@ class _Price(NamedTuple):
         sums = _Price._make(map(add, self, part))
         return sums._replace(levels=max(self.levels, part.levels + 1))
 
-    def times(self, factor: int) -> _Price:
-        """The price if everything is done so often."""
-        return _Price._make(factor * number for number in self)._replace(levels=self.levels)
+    def again(self) -> _Price:
+        """The price if `unevaluated...` has everything checked again."""
+        more = _Price._make(_AGAIN * number for number in self)
+        return more._replace(levels=self.levels, has_unevaluated=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class SchemaPrice:
     is_recursive: bool
     whole: _Price
     _members: Mapping[str, _Price]
-    _loops: Loops
+    _loops: _Loops
 
     @classmethod
     def of(cls, schema: dict[str, Any]) -> SchemaPrice:
@@ -181,7 +182,7 @@ class SchemaPrice:
         Raises:
             SchemaError: it refers to something outside, or to itself without end, or is too large.
         """
-        loops = find_loops(schema, MAX_SCHEMA_PARTS)
+        loops = _Walk(schema).loops()
         unfolding = _Unfolding(schema, loops.heads)
         members = {} if loops.heads else unfolding.members()
         return cls(bool(loops.heads), unfolding.whole(), members, loops)
@@ -262,7 +263,7 @@ class _Unfolding:
             for keyword, value in schema.items():
                 price = price.plus(self._of_keyword(keyword, value, depth))
             if not _UNEVALUATED.isdisjoint(schema):
-                price = price.times(_AGAIN)._replace(has_unevaluated=1)
+                price = price.again()
         if depth + price.levels > MAX_NESTING:
             raise SchemaError(f"it is nested deeper than {MAX_NESTING} levels")
         return _checked(price)
@@ -438,7 +439,7 @@ def needs_backtracking(pattern: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
+class _Loops:
     """The loops of a schema.
 
     Attributes:
@@ -460,31 +461,25 @@ class _Looks(NamedTuple):
     below: int
 
 
-def find_loops(schema: dict[str, Any], max_steps: int) -> Loops:
-    """Find where a schema in normal form refers to itself.
-
-    Raises:
-        SchemaError: it refers to itself without end, or the search takes
-            more than `max_steps`.
-    """
-    walk = _Walk(schema, max_steps)
-    walk.find_heads()
-    if not walk.heads:
-        return Loops()
-    whole = walk.looks(schema)
-    below = [walk.looks(walk.target(head)).below for head in sorted(walk.heads)]
-    return Loops(frozenset(walk.heads), 1 + whole.here, max(1, whole.below, *below))
-
-
 class _Walk:
-    def __init__(self, schema: dict[str, Any], max_steps: int) -> None:
+    """Finds where a schema in normal form refers to itself, in `MAX_SCHEMA_PARTS` steps."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
         self._schema = schema
-        self._steps = max_steps
+        self._steps = MAX_SCHEMA_PARTS
         self._looks: dict[str, _Looks] = {}
         self._here: dict[str, int | None] = {}
-        self.heads: set[str] = set()
+        self._heads: set[str] = set()
 
-    def find_heads(self) -> None:
+    def loops(self) -> _Loops:
+        self._find_heads()
+        if not self._heads:
+            return _Loops()
+        whole = self._look(self._schema)
+        below = [self._look(self._target(head)).below for head in sorted(self._heads)]
+        return _Loops(frozenset(self._heads), 1 + whole.here, max(1, whole.below, *below))
+
+    def _find_heads(self) -> None:
         """Follow all references; note those to something that is being followed."""
         under_way = {"#": True}
         todo = [("#", self._references(self._schema))]
@@ -495,10 +490,10 @@ class _Walk:
                 under_way[name] = False
                 todo.pop()
             elif under_way.get(reference):
-                self.heads.add(reference)
+                self._heads.add(reference)
             elif reference not in under_way:
                 under_way[reference] = True
-                todo.append((reference, self._references(self.target(reference))))
+                todo.append((reference, self._references(self._target(reference))))
 
     def _references(self, schema: Any) -> Iterator[str]:
         todo = [schema]
@@ -514,34 +509,34 @@ class _Walk:
                 todo.extend(parts_of(value, EITHER))
                 todo.extend(parts_of(value, EACH))
 
-    def looks(self, schema: Any, depth: int = 0) -> _Looks:
+    def _look(self, schema: Any, depth: int = 0) -> _Looks:
         """Count how often a schema makes heads check the content."""
         self._step(depth)
         here = below = either = 0
         for part in parts_of(schema, HERE):
-            looks = self.looks(part, depth + 1)
+            looks = self._look(part, depth + 1)
             here, below = here + looks.here, below + looks.below
         for part in parts_of(schema, EITHER):
-            either = max(either, sum(self.looks(part, depth + 1)))
+            either = max(either, sum(self._look(part, depth + 1)))
         for part in parts_of(schema, EACH):
-            below += sum(self.looks(part, depth + 1))
+            below += sum(self._look(part, depth + 1))
         if isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
             looks = self._of_reference(reference, depth + 1)
             here, below = here + looks.here, below + looks.below
         return _Looks(here, below + either)
 
     def _of_reference(self, reference: str, depth: int) -> _Looks:
-        if reference in self.heads:  # what it checks below counts as its own
+        if reference in self._heads:  # what it checks below counts as its own
             return _Looks(1 + self._here_of(reference, depth), 0)
         if reference not in self._looks:
             self._here_of(reference, depth)
-            self._looks[reference] = self.looks(self.target(reference), depth)
+            self._looks[reference] = self._look(self._target(reference), depth)
         return self._looks[reference]
 
     def _here_of(self, reference: str, depth: int) -> int:
         if reference not in self._here:
             self._here[reference] = None  # under way
-            self._here[reference] = self._look_here(self.target(reference), depth)
+            self._here[reference] = self._look_here(self._target(reference), depth)
         known = self._here[reference]
         if known is None:
             raise SchemaError(f"{reference!r} in it refers to itself without end")
@@ -553,10 +548,10 @@ class _Walk:
         for part in parts_of(schema, HERE):
             total += self._look_here(part, depth + 1)
         if isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
-            total += (reference in self.heads) + self._here_of(reference, depth + 1)
+            total += (reference in self._heads) + self._here_of(reference, depth + 1)
         return total
 
-    def target(self, reference: str) -> Any:
+    def _target(self, reference: str) -> Any:
         return target_of(self._schema, reference)
 
     def _step(self, depth: int) -> None:
