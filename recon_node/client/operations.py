@@ -67,6 +67,7 @@ from recon_node.ceramic.auth.signature import CLOCK_SKEW
 from recon_node.client.keys import CapabilityExpiredError, Key, NoKeyError, checked_arguments
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.streams import Definitions, Expired, Stream, StreamShapeError, definitions_of
+from recon_node.streams.graph import with_whole_history
 from recon_node.streams.json_values import pointer
 
 
@@ -503,32 +504,19 @@ def fetch_events(session: ClientSession, stream: StreamId) -> Steps[Stream]:
         times, delivered = yield from _fetch_times(stream)
         if delivered is not None:
             held = [event for event in held if event.cid in delivered]
-    faults = _check_signatures(held, header)
-    return Stream.of(with_whole_history(held), times, faults)
+    faults = {
+        event.cid: fault
+        for event in held
+        if event.kind is EventKind.DATA and (fault := _signature_fault(event, header)) is not None
+    }
+    return Stream.of(complete_events(held), times, faults)
 
 
-def with_whole_history(events: Iterable[Event]) -> tuple[Event, ...]:
+def complete_events(events: Iterable[Event]) -> list[Event]:
     """Return those events whose history is among them, in causal order, each once."""
-    left = {event.cid: event for event in events}
-    ordered: dict[CID, Event] = {}
-    ready = [event for event in left.values() if not event.prevs]
-    waiting: dict[CID, list[Event]] = {}
-    for event in left.values():
-        for prev in event.prevs:
-            waiting.setdefault(prev, []).append(event)
-    for event in ready:  # grows while it is walked
-        ordered[event.cid] = event
-        for later in waiting.get(event.cid, ()):
-            if later.cid not in ordered and ordered.keys() >= set(later.prevs):
-                ready.append(later)
-    return tuple(ordered.values())
-
-
-def _check_signatures(events: Iterable[Event], header: InitHeader) -> dict[CID, str]:
-    """What is wrong with the signatures of some data events."""
-    data = (event for event in events if event.kind is EventKind.DATA)
-    faults = {event.cid: _signature_fault(event, header) for event in data}
-    return {cid: fault for cid, fault in faults.items() if fault is not None}
+    by_cid = {event.cid: event for event in events}
+    prevs = {cid: event.prevs for cid, event in by_cid.items()}
+    return [by_cid[cid] for cid in with_whole_history(prevs)]
 
 
 def _signature_fault(event: Event, header: InitHeader) -> str | None:

@@ -32,6 +32,7 @@ from recon_node.client.operations import (
     InvalidContentError,
     Steps,
     StreamRef,
+    complete_events,
     document_at,
     fetch_matching,
     fetch_stream,
@@ -42,7 +43,6 @@ from recon_node.client.operations import (
     to_object,
     to_patch,
     to_stream_id,
-    with_whole_history,
 )
 from recon_node.ipld import CID, DagCborError, dag_cbor
 from recon_node.streams import (
@@ -473,7 +473,7 @@ def diverged(session: ClientSession, model: StreamRef | None = None) -> Steps[li
         streams.setdefault(event.init, []).append(event)
     documents = []
     for listed in streams.values():
-        held = with_whole_history(listed)
+        held = complete_events(listed)
         prevs = {prev for event in held for prev in event.prevs}
         if held and len({event.cid for event in held} - prevs) > 1:
             document = document_at((yield from fetch_stream(session, held[0].stream_id())))

@@ -169,31 +169,39 @@ def _climb(prevs: Mapping[Id, Sequence[Id]]) -> dict[Id, int]:
     return height
 
 
-def _sorted(prevs: Mapping[Id, Sequence[Id]]) -> list[Id]:
-    """Kahn's algorithm: an event follows when the last of its prevs has been placed."""
+def with_whole_history(prevs: Mapping[Id, Sequence[Id]]) -> list[Id]:
+    """Return the events whose history is among them, every prev before its successors.
+
+    Kahn's algorithm: an event follows when the last of its prevs has been placed.
+    """
     waiting: dict[Id, int] = {}
-    nexts: dict[Id, list[Id]] = {id_: [] for id_ in prevs}
-    ready: list[Id] = []
+    nexts: dict[Id, list[Id]] = {}
     for id_, below in prevs.items():
         distinct = set(below)
+        waiting[id_] = len(distinct)
         for prev in distinct:
-            if prev not in nexts:
+            nexts.setdefault(prev, []).append(id_)
+    ready = [id_ for id_, count in waiting.items() if not count]
+    for id_ in ready:  # grows while it is walked
+        for successor in nexts.get(id_, ()):
+            waiting[successor] -= 1
+            if not waiting[successor]:
+                ready.append(successor)
+    return ready
+
+
+def _sorted(prevs: Mapping[Id, Sequence[Id]]) -> list[Id]:
+    ready = with_whole_history(prevs)
+    if len(ready) == len(prevs):
+        return ready
+    for id_, below in prevs.items():
+        for prev in below:
+            if prev not in prevs:
                 raise StreamShapeError(
                     f"event {show_id(id_)} names prev {show_id(prev)}, which is missing"
                 )
-            nexts[prev].append(id_)
-        waiting[id_] = len(distinct)
-        if not distinct:
-            ready.append(id_)
-    for id_ in ready:  # grows while it is walked
-        for successor in nexts[id_]:
-            waiting[successor] -= 1
-            if waiting[successor] == 0:
-                ready.append(successor)
-    if len(ready) < len(prevs):
-        stuck = show_id(min(id_ for id_, left in waiting.items() if left))
-        raise StreamShapeError(f"event {stuck} is part of a cycle, or covers one")
-    return ready
+    stuck = show_id(min(prevs.keys() - ready))
+    raise StreamShapeError(f"event {stuck} is part of a cycle, or covers one")
 
 
 def show_id(id_: object) -> str:

@@ -225,7 +225,7 @@ class _DocumentRules:
             errors.append(self._unique_error)
         elif self._named and after is not None:
             budget.spend(change.weight // _BYTES + _OF_A_FIELD * len(self._named))
-            if self._differs(after):
+            if _unique(self._named, after) != self._unique:
                 errors.append(f"the fields {', '.join(self._named)} do not match 'unique'")
         if self._locked and change.before is not None:
             budget.spend(change.weight // _BYTES + len(self._locked))
@@ -240,9 +240,6 @@ class _DocumentRules:
                 error = self._schema.error(after, change.weight, budget, change.touched)
                 errors += [] if error is None else [error]
         return errors
-
-    def _differs(self, content: Mapping[str, Any]) -> bool:
-        return _unique(self._named, content) != self._unique
 
     def _check_locked(self, change: ContentChange) -> Errors:
         before, after = change.before, change.after

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -167,48 +167,30 @@ def publish(
     key, link = open_key(key_file), parse_root(root)
     own = Identifier(bytes(key.verify_key))
     chosen = own if identifier is None else Identifier.parse(identifier)
-    source = None if origin is None else CID.parse(origin)
     texts = [_read_proof(proof) for proof in proofs]
-    replica, end = _publish(node, key, chosen, link, source, texts, expires)
-    echo(f"{chosen} resolves to {link} (publish {replica})", err=True)
-    if expires is not None and end != expires:
-        echo("nodes accept it for as long as its proofs are valid, not longer", err=True)
-    facts = {"id": str(chosen), "link": str(link), "publish": str(replica), "expires": end}
-    print_result(facts, str(chosen), as_json=as_json)
-
-
-def _publish(
-    node: Connection,
-    key: SigningKey,
-    identifier: Identifier,
-    link: CID,
-    origin: CID | None,
-    proofs: Sequence[str],
-    expires: int | None,
-) -> tuple[CID, float | None]:
-    """Publish a DAG after everything that the node knows is published under the identifier.
-
-    Returns:
-        The new replica, and until when nodes accept it, in Unix seconds; None: forever.
-    """
-    origin = origin or join_heads(node, key, link)
-    if origin is None:
+    source = join_heads(node, key, link) if origin is None else CID.parse(origin)
+    if source is None:
         raise CommandError(
             f"the node knows no replica of {link}: push the DAG with `recon-node dag push`, or "
             "pull it first"
         )
-    shard = _shard_in(node, link, origin)
+    shard = _shard_in(node, link, source)
     publish_after = partial(
-        make_publish, key, identifier.key, link, origin, expires=expires, shard=shard, proofs=proofs
+        make_publish, key, chosen.key, link, source, expires=expires, shard=shard, proofs=texts
     )
     check_publish(publish_after(prior=None), int(time.time()))
-    want(node, identifier)
-    order = publication_of(node, identifier)["order"]
+    want(node, chosen)
+    order = publication_of(node, chosen)["order"]
     replica = publish_after(prior=CID.parse(order[-1]) if order else None)
-    post_replica(node, key, identifier, replica.block)
-    _check_accepted(node, identifier, replica.cid)
-    end = parse_ucan(publish_of(replica).proof).expires
-    return replica.cid, None if end == FOREVER else end
+    post_replica(node, key, chosen, replica.block)
+    _check_accepted(node, chosen, replica.cid)
+    echo(f"{chosen} resolves to {link} (publish {replica.cid})", err=True)
+    until = parse_ucan(publish_of(replica).proof).expires
+    end = None if until == FOREVER else until
+    if expires is not None and end != expires:
+        echo("nodes accept it for as long as its proofs are valid, not longer", err=True)
+    facts = {"id": str(chosen), "link": str(link), "publish": str(replica.cid), "expires": end}
+    print_result(facts, str(chosen), as_json=as_json)
 
 
 class _Containment(TypedDict):
