@@ -133,8 +133,8 @@ def make_sketches(protocol: Version[Any], *stores: KeyStore) -> None:
     """Make what 1.2.0 keeps beside the tree: neither of them is made for a session."""
     if protocol is RECON_1_2:
         for store in stores:
-            run_steps(store.sketch(WHOLE))
-            run_steps(store.lthash(WHOLE))
+            run_steps(store.sums.sketch(WHOLE))
+            run_steps(store.sums.lthash(WHOLE))
 
 
 def look_up(sought: SoughtIds, other: KeyStore) -> list[bytes]:

@@ -242,8 +242,8 @@ def _sums_and_session(ours: KeyStore, data_dir: Path) -> Row:
         save_sums(data_dir, connection, ours)
     started = time.process_time()
     theirs = load(data_dir)
-    run_steps(theirs.sketch(WHOLE))
-    run_steps(theirs.lthash(WHOLE))
+    run_steps(theirs.sums.sketch(WHOLE))
+    run_steps(theirs.sums.lthash(WHOLE))
     row["again_cpu_s"] = time.process_time() - started
     theirs.add(MadeUpKeys(len(ours)).key(2**63, random.Random(9)))
     cost = reconcile(RECON_1_2, WHOLE, ours, theirs)

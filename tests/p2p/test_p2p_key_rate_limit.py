@@ -8,7 +8,7 @@ import trio
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import Meter
 from recon_node.recon import KeyRange, KeyStore
-from recon_node.recon.keys.key_store import LOOKS, MAX_SKETCHES
+from recon_node.recon.keys.kept_sums import LOOKS, MAX_SKETCHES
 
 KEYS = KeyStore(hashlib.sha256(b"%d" % number).digest() * 2 for number in range(3000))
 TOP = b"\xff" * 65
@@ -23,7 +23,7 @@ def a_range(number: int) -> KeyRange:
 async def have_made(
     rate_limit: KeyRateLimit, address: str, number: int, *, is_free: bool = False
 ) -> None:
-    for make in (KEYS.sketch, KEYS.lthash):
+    for make in (KEYS.sums.sketch, KEYS.sums.lthash):
         await do(Meter(rate_limit, address, KEYS, lambda: is_free), make(a_range(number)))
 
 
@@ -84,10 +84,10 @@ def test_a_range_that_is_used_often_is_kept_before_those_of_a_stranger():
     whole = KeyRange(b"", TOP)
 
     def make(key_range: KeyRange) -> int:
-        before = keys.summed
-        for _ in keys.sketch(key_range):
+        before = keys.sums.summed
+        for _ in keys.sums.sketch(key_range):
             pass
-        return keys.summed - before
+        return keys.sums.summed - before
 
     assert make(whole) == LOOKS * len(keys)
     for _ in range(8):

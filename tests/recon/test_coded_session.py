@@ -15,7 +15,7 @@ from recon_node.recon.coded import RECON_1_2, estimates
 from recon_node.recon.coded import coded_session as session_module
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, Estimate, Gaps, Listed, Message, Say
-from recon_node.recon.keys import key_store, sums
+from recon_node.recon.keys import kept_sums, sums
 from recon_node.recon.keys.sums import MAX_SYMBOLS, NO_IDS, Ids, Symbols
 
 
@@ -160,7 +160,7 @@ def test_too_few_symbols_are_answered_with_more(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_sketch_goes_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_store, "MAX_SKETCHES", 0)
+    monkeypatch.setattr(kept_sums, "MAX_SKETCHES", 0)
     _, sent = converge(*sides(5_000, {1, 2_000, 4_000}))
     assert all(message.symbols is None for message in sent)
 
@@ -202,7 +202,7 @@ def narrow_ids(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
         return np.ascontiguousarray(np.frombuffer(digests, "<u8")[::4] & mask)
 
     monkeypatch.setattr("recon_node.recon.keys.lookups.ids_of", ids_of)
-    monkeypatch.setattr("recon_node.recon.keys.key_store.ids_of", ids_of)
+    monkeypatch.setattr("recon_node.recon.keys.kept_sums.ids_of", ids_of)
     assert sums.ids_of is not ids_of
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, id_of
-from recon_node.recon.keys import key_store
+from recon_node.recon.keys import kept_sums
+from recon_node.recon.keys.kept_sums import KeptSums
 from recon_node.recon.keys.sums import LtHash, Sketch
 
 WHOLE = KeyRange(b"", b"\xff" * 9)
@@ -23,7 +24,7 @@ CHANGES = st.lists(
     max_size=60,
 )
 Make = Callable[[KeyStore, KeyRange], Any]
-every_kind = pytest.mark.parametrize("make", [KeyStore.sketch, KeyStore.lthash])
+every_kind = pytest.mark.parametrize("make", [KeptSums.sketch, KeptSums.lthash])
 
 
 def assert_right(kept: Sketch | LtHash, store: Iterable[bytes], key_range: KeyRange) -> None:
@@ -45,16 +46,16 @@ def test_a_kept_sum_is_that_of_the_keys_after_any_changes(
 ) -> None:
     """Whether it is being made meanwhile, kept, or made again because others took its place."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_store, "_QUICKLY_HASHED", 2)
-        patch.setattr(key_store, "MAX_HASHES", 3)
-        patch.setattr(key_store, "_BATCH", 5)
+        patch.setattr(kept_sums, "_QUICKLY_HASHED", 2)
+        patch.setattr(kept_sums, "MAX_HASHES", 3)
+        patch.setattr(kept_sums, "_BATCH", 5)
         store = KeyStore(keys, leaf_size=2, fan_out=2)
-        making = [(WHOLE, make(store, WHOLE))]
+        making = [(WHOLE, make(store.sums, WHOLE))]
         for what, operand in changes:
             if what in ("add", "discard", "load"):
                 getattr(store, what)(operand)
             elif what == "make":
-                making.append((RANGES[operand], make(store, RANGES[operand])))
+                making.append((RANGES[operand], make(store.sums, RANGES[operand])))
             elif making:
                 key_range, steps = making.pop()
                 try:
@@ -67,7 +68,7 @@ def test_a_kept_sum_is_that_of_the_keys_after_any_changes(
                         making.insert(0, (key_range, steps))
         for key_range, steps in [
             *making,
-            *((key_range, make(store, key_range)) for key_range in RANGES),
+            *((key_range, make(store.sums, key_range)) for key_range in RANGES),
         ]:
             kept = run_steps(steps)
             if kept is not None:  # there is no slot for another sketch
@@ -80,10 +81,10 @@ def test_all_keys_go_while_a_sum_is_being_made(
     monkeypatch: pytest.MonkeyPatch, make: Make, done: int
 ) -> None:
     """Those that were added are taken out, the last of them included, and the others not."""
-    monkeypatch.setattr(key_store, "_QUICKLY_HASHED", 2)
+    monkeypatch.setattr(kept_sums, "_QUICKLY_HASHED", 2)
     keys = [b"%05d" % number for number in range(20_000)]
     store = KeyStore(keys)
-    making = make(store, WHOLE)
+    making = make(store.sums, WHOLE)
     for _ in range(done):
         next(making)
     for key in keys:
@@ -93,19 +94,19 @@ def test_all_keys_go_while_a_sum_is_being_made(
 
 @pytest.mark.parametrize(
     ("make", "most"),
-    [(KeyStore.sketch, key_store.MAX_SKETCHES), (KeyStore.lthash, key_store.MAX_HASHES)],
+    [(KeptSums.sketch, kept_sums.MAX_SKETCHES), (KeptSums.lthash, kept_sums.MAX_HASHES)],
 )
 def test_a_store_keeps_a_bounded_number_of_sums(make: Make, most: int) -> None:
     store = KeyStore(b"%04d" % n for n in range(600))
     for n in range(most + 10):
-        assert run_steps(make(store, KeyRange(b"%04d" % n, b"%04d" % (n + 300)))) is not None
-    assert len(store._sums._kept) == most
+        assert run_steps(make(store.sums, KeyRange(b"%04d" % n, b"%04d" % (n + 300)))) is not None
+    assert len(store.sums.kept) == most
 
 
 def test_no_slot_is_left_while_all_sketches_are_in_the_making() -> None:
     store = KeyStore(b"%d" % n for n in range(500))
-    ranges = [KeyRange(b"", b"9" * n) for n in range(1, key_store.MAX_SKETCHES + 2)]
-    making = [store.sketch(key_range) for key_range in ranges]
+    ranges = [KeyRange(b"", b"9" * n) for n in range(1, kept_sums.MAX_SKETCHES + 2)]
+    making = [store.sums.sketch(key_range) for key_range in ranges]
     for steps in making[:-1]:
         next(steps)
     assert run_steps(making[-1]) is None
@@ -120,42 +121,42 @@ def test_loaded_sums_are_those_of_the_keys_after_any_changes(
 ) -> None:
     """Those that were complete are; the others are made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_store, "_QUICKLY_HASHED", 0)
-        patch.setattr(key_store, "_BATCH", 5)
+        patch.setattr(kept_sums, "_QUICKLY_HASHED", 0)
+        patch.setattr(kept_sums, "_BATCH", 5)
         first = KeyStore(keys, leaf_size=2, fan_out=2)
         for number in made:
-            run_steps(first.lthash(RANGES[number]))
-            run_steps(first.sketch(RANGES[number]))
-        next(first.lthash(KeyRange(b"a", b"b")), None)
+            run_steps(first.sums.lthash(RANGES[number]))
+            run_steps(first.sums.sketch(RANGES[number]))
+        next(first.sums.lthash(KeyRange(b"a", b"b")), None)
         for change, key in before:
             change(first, key)
         second = KeyStore(leaf_size=3, fan_out=3)
         second.load_packed(b"".join(first.packed()), 0, len(first))
-        second.load_sums(first.packed_sums())
-        assert second.packed_sums() == first.packed_sums()
+        second.sums.load(first.sums.packed())
+        assert second.sums.packed() == first.sums.packed()
         for change, key in after:
             change(second, key)
         for key_range in RANGES:
-            assert_right(run_steps(second.lthash(key_range)), second, key_range)
-            sketch = run_steps(second.sketch(key_range))
+            assert_right(run_steps(second.sums.lthash(key_range)), second, key_range)
+            sketch = run_steps(second.sums.sketch(key_range))
             if sketch is not None:
                 assert_right(sketch, second, key_range)
 
 
 def test_sums_of_other_keys_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_store, "_QUICKLY_HASHED", 0)
+    monkeypatch.setattr(kept_sums, "_QUICKLY_HASHED", 0)
     keys = [b"%04d" % number for number in range(300)]
-    for make in (KeyStore.sketch, KeyStore.lthash):
+    for make in (KeptSums.sketch, KeptSums.lthash):
         store = KeyStore(keys)
-        run_steps(make(store, WHOLE))
-        packed = store.packed_sums()
+        run_steps(make(store.sums, WHOLE))
+        packed = store.sums.packed()
         others = [KeyStore(keys[1:]), KeyStore()]
-        if make is KeyStore.sketch:
+        if make is KeptSums.sketch:
             others.append(KeyStore([*keys[1:], b"x"]))
         for other in others:
             with pytest.raises(ValueError, match="not the sums of these keys"):
-                other.load_sums(packed)
-            assert not other.packed_sums()
+                other.sums.load(packed)
+            assert not other.sums.packed()
         for cut in (packed[:-1], packed[:5], packed + b"\x02", b"\xff" + packed[1:]):
             with pytest.raises(ValueError, match="packed"):
-                KeyStore(keys).load_sums(cut)
+                KeyStore(keys).sums.load(cut)

@@ -15,7 +15,7 @@ from recon_node.recon import RemoteProtocolError, turn_of
 from recon_node.recon.coded import coded_reply, estimates, messages, salted
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, Message, Say
-from recon_node.recon.keys import key_store
+from recon_node.recon.keys import kept_sums
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 
 EITHER = pytest.mark.parametrize("version", [CodedSession, FetchesById])
@@ -59,7 +59,7 @@ def test_symbols_find_the_difference(number: int, version: MakeSession) -> None:
 def test_salted_fingerprints_find_it_where_symbols_do_not(
     number: int, version: MakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_store, "MAX_SKETCHES", 0)
+    monkeypatch.setattr(kept_sums, "MAX_SKETCHES", 0)
     you, they = differing(number, 10_000, version)
     you.checked = they.checked = False
     everything = you.set | they.set
@@ -82,7 +82,7 @@ def test_any_two_sets_converge(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if not sketched:
-            patch.setattr(key_store, "MAX_SKETCHES", 0)
+            patch.setattr(kept_sums, "MAX_SKETCHES", 0)
         you, they = Peer(a, session=version), Peer(b, session=version)
         asking, answering, _ = reconcile(you, they)
         assert you.set == they.set == a | b
@@ -94,7 +94,7 @@ def test_any_two_sets_converge(
 def test_refused_keys_are_left_out_of_salted_fingerprints(
     version: MakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_store, "MAX_SKETCHES", 0)
+    monkeypatch.setattr(kept_sums, "MAX_SKETCHES", 0)
     you, they = differing(30, 5_000, version)
     refused = sorted(they.set - you.set)[:10]
     you.unobtainable = frozenset(refused)

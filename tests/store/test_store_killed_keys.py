@@ -25,7 +25,7 @@ from recon_node.base.steps import run_steps
 from recon_node.ceramic import network_range
 from recon_node.ceramic.builder import controller_of
 from recon_node.recon import KeyRange, KeyStore, KeyView
-from recon_node.recon.keys import key_store
+from recon_node.recon.keys import kept_sums
 from recon_node.store import Policy, Store, StoreSettings, open_store
 from recon_node.store.db import saved_keys
 from recon_node.store.db.log import EventLog
@@ -47,7 +47,7 @@ def few(*, used: bool = True, saving: bool = False) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(saved_keys, "FEWEST", 1)
-        patch.setattr(key_store, "_QUICKLY_HASHED", -1)
+        patch.setattr(kept_sums, "_QUICKLY_HASHED", -1)
         if used:
             patch.setattr(saved_keys, "_MOST_CHANGES", 1e9)
         if not saving:
@@ -66,8 +66,8 @@ def made_anew(directory: Path, *, guarded: bool = False) -> list[bytes]:
 
 def make_sums(keys: KeyView) -> None:
     for key_range in RANGES:
-        run_steps(keys.sketch(key_range))
-        run_steps(keys.lthash(key_range))
+        run_steps(keys.sums.sketch(key_range))
+        run_steps(keys.sums.lthash(key_range))
 
 
 def assert_right(store: Store, keys: list[bytes]) -> None:
@@ -77,7 +77,7 @@ def assert_right(store: Store, keys: list[bytes]) -> None:
     assert store.keys.summarize() == anew.summarize()
     make_sums(store.keys)
     make_sums(anew)
-    kept, right = store.keys._sums._kept, anew._sums._kept
+    kept, right = store.keys.sums.kept, anew.sums.kept
     assert {name: made.sum.packed() for name, made in kept.items()} == {
         name: made.sum.packed() for name, made in right.items()
     }
@@ -176,7 +176,7 @@ async def saved(directory: Path, seed: int) -> list[bytes]:
 @contextmanager
 def no_sum_is_made() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recon_node.recon.keys.key_store.groups", None)
+        patch.setattr("recon_node.recon.keys.kept_sums.groups", None)
         yield
 
 
@@ -218,7 +218,7 @@ async def test_sums_of_others_or_damaged_ones_are_not_used(tmp_path: Path) -> No
             (tmp_path / "log" / "sums.saved").write_bytes(data)
             with capture_logs() as logs:
                 async with open_store(tmp_path / "log", NETWORK, settings=QUICK) as store:
-                    assert not store.keys.packed_sums()
+                    assert not store.keys.sums.packed()
                     assert_right(store, keys)
             assert [log for log in logs if log["event"] == "The saved sums are not used"]
 

@@ -190,14 +190,14 @@ class Meter:
 
     def start(self) -> None:
         """Count from here on: other tasks may have computed since."""
-        self._before = self._keys.summed, self._keys.salted
+        self._before = self._keys.sums.summed, self._keys.salted
 
     async def pay(self) -> None:
         """Let other tasks run, until the peer can pay for what was computed since the start."""
         summed, salted = self._before
         spent = self._keys.salted - salted
-        if self._keys.summed > summed and not self._is_free():
-            spent += self._keys.summed - summed
+        if self._keys.sums.summed > summed and not self._is_free():
+            spent += self._keys.sums.summed - summed
         if spent:
             self._rate_limit.spend(self._address, spent)
             await self._rate_limit.wait(self._address)

@@ -326,7 +326,7 @@ class CodedSession(TurnSession[Message]):
 
     def _open(self, key_range: KeyRange) -> Steps[Message]:
         """Return an opening: with the number of our keys, and their ids if they are few."""
-        hashed = yield from self.side.keys.lthash(key_range)
+        hashed = yield from self.side.keys.sums.lthash(key_range)
         opening = Message(key_range, closing=hashed.digest(), count=hashed.count)
         if not 0 < hashed.count <= _LISTED_AT_ONCE:
             return opening
@@ -350,7 +350,7 @@ class CodedSession(TurnSession[Message]):
 
     def _digest(self, key_range: KeyRange) -> Steps[tuple[bytes, LeftOut | None]]:
         """Return the digest of our keys in the range, and what is left out of it, if anything."""
-        ours = yield from self.side.keys.lthash(key_range)
+        ours = yield from self.side.keys.sums.lthash(key_range)
         left_out = self.side.left_out_in(key_range)
         if not left_out:
             return ours.digest(), None
@@ -366,7 +366,7 @@ class CodedSession(TurnSession[Message]):
         """Answer by an estimate or symbols if they help, else by ranges."""
         last, list_up_to = turn[-1], 0
         if last.asks_by_digest_only and self._may_estimate(key_range, last.count):
-            sketch = yield from self.side.keys.sketch(key_range)
+            sketch = yield from self.side.keys.sums.sketch(key_range)
             if sketch is not None:
                 self._dense = False
                 return [make_estimate(self.side.keys, key_range, sketch)]
@@ -419,7 +419,7 @@ class CodedSession(TurnSession[Message]):
         closing = turn[-1].closing
         salt = next((message.salt for message in turn if message.salt is not None), None)
         if closing is not None and self._may_salt:
-            salt = salt_of((yield from self.side.keys.lthash(key_range)).digest(), closing)
+            salt = salt_of((yield from self.side.keys.sums.lthash(key_range)).digest(), closing)
         if salt is not None:
             self._salted = self._salted or Salted(self.side, self.side.keys.count(key_range))
             self._salted.salt = salt
@@ -473,7 +473,7 @@ class CodedSession(TurnSession[Message]):
 
         Then the number of keys of a gap up to which listing them takes fewer bytes comes with it.
         """
-        sketch = yield from self.side.keys.sketch(key_range)
+        sketch = yield from self.side.keys.sums.sketch(key_range)
         if sketch is None or received.symbols is None:
             return None, 0
         number = list_up_to = 0

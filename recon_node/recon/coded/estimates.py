@@ -132,7 +132,7 @@ def decode_difference(
     keys: KeyView, key_range: KeyRange, received: Message
 ) -> Steps[Difference | None]:
     """Return the difference that the peer's symbols decode to, if they do."""
-    sketch, theirs = (yield from keys.sketch(key_range)), received.symbols
+    sketch, theirs = (yield from keys.sums.sketch(key_range)), received.symbols
     if sketch is None or theirs is None:
         return None
     if received.estimate and at_least(sketch.table, received.estimate.table) > len(theirs):

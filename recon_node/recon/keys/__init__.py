@@ -7,5 +7,6 @@ In reading order:
     ordered_keys  ranges of keys, and the tree of keys in order
     lookups       many keys at once: in order, or by their ids
     packed        keys that stay in a file until they are read
-    key_store     the tree that changes, and the sums of a few ranges that it keeps
+    kept_sums     the sums of a few ranges, kept up to date
+    key_store     the tree that changes
 """

@@ -232,7 +232,7 @@ def save_sums(data_dir: Path, connection: sqlite3.Connection, keys: KeyView) -> 
     Raises:
         OSError: the disk does not take it.
     """
-    path, token, sums = data_dir / SUMS_FILE, _token(connection, KEYS), keys.packed_sums()
+    path, token, sums = data_dir / SUMS_FILE, _token(connection, KEYS), keys.sums.packed()
     if token is None or not sums:
         path.unlink(missing_ok=True)
         return
@@ -312,7 +312,7 @@ def _load_sums(path: Path, token: bytes | None, keys: KeyStore) -> None:
             raise ValueError("they are not those of the saved keys")
         if sha256(data[:-_DIGEST_SIZE]).digest() != data[-_DIGEST_SIZE:]:
             raise ValueError("the file is damaged: its checksum is wrong")
-        keys.load_sums(data[len(head) : -_DIGEST_SIZE])
+        keys.sums.load(data[len(head) : -_DIGEST_SIZE])
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
