@@ -341,7 +341,6 @@ class _Copy:
 
 
 def _is_of_a_row(error: Exception) -> bool:
-    """Return whether what is in a row is to blame, and not the database or the connection."""
     if isinstance(error, psycopg.Error):
         code = error.sqlstate or ""
         return isinstance(error, psycopg.DataError) or code[:2] in _OF_A_ROW

@@ -197,7 +197,6 @@ def _as_sink_errors(here: Sequence[str]) -> Iterator[None]:
 
 
 def _may_read(file: Path) -> bool:
-    """Return whether a file and the directories above it may be read."""
     try:
         file.open("rb").close()
     except PermissionError:
@@ -219,7 +218,6 @@ def _is_table(path: Location) -> bool:
 
 @contextmanager
 def _opening(path: Location) -> Iterator[None]:
-    """Raise a one-line error if a table cannot be opened."""
     try:
         yield
     except (*FAULTS, TablesError) as error:
@@ -304,7 +302,6 @@ def _reader(kind: DuckDBPyType) -> Callable[[Any], Any]:
 
 
 def _of(kind: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
-    """Return the names and types of a struct's fields."""
     return cast("list[tuple[str, DuckDBPyType]]", kind.children)
 
 

@@ -25,66 +25,46 @@ _SCALARS: Final = {
     "int64": _F.TYPE_INT64,
     "uint64": _F.TYPE_UINT64,
 }
-_REPEATED: Final = "repeated "
 _PACKAGE: Final = "spark_sink.flight"
 
-# By message: the fields, as "NAME = NUMBER": "[repeated] TYPE".
-_Fields = dict[str, str]
-_KEY_REFERENCE: Final[_Fields] = {
-    "pk_catalog = 1": "string",
-    "pk_db_schema = 2": "string",
-    "pk_table = 3": "string",
-    "fk_catalog = 4": "string",
-    "fk_db_schema = 5": "string",
-    "fk_table = 6": "string",
+# By message: its fields, as in the .proto files, but without the punctuation of a block.
+_KEY_REFERENCE: Final = (
+    "string pk_catalog = 1; string pk_db_schema = 2; string pk_table = 3; "
+    "string fk_catalog = 4; string fk_db_schema = 5; string fk_table = 6"
+)
+_TABLE: Final = "string catalog = 1; string db_schema = 2; string table = 3"
+_QUERY: Final = "string query = 1; bytes transaction_id = 2"
+_HANDLE: Final = "bytes prepared_statement_handle = 1"
+_FLIGHT: Final = {
+    "Empty": "",
+    "HandshakeRequest": "uint64 protocol_version = 1; bytes payload = 2",
+    "HandshakeResponse": "uint64 protocol_version = 1; bytes payload = 2",
+    "BasicAuth": "string username = 2; string password = 3",
+    "ActionType": "string type = 1; string description = 2",
+    "Criteria": "bytes expression = 1",
+    "Action": "string type = 1; bytes body = 2",
+    "Result": "bytes body = 1",
+    "SchemaResult": "bytes schema = 1",
+    "FlightDescriptor": "int32 type = 1; bytes cmd = 2; repeated string path = 3",
+    "Ticket": "bytes ticket = 1",
+    "FlightEndpoint": "Ticket ticket = 1",
+    "FlightInfo": "bytes schema = 1; FlightDescriptor flight_descriptor = 2; "
+    "repeated FlightEndpoint endpoint = 3; int64 total_records = 4; int64 total_bytes = 5; "
+    "bool ordered = 6",
+    "FlightData": "FlightDescriptor flight_descriptor = 1; bytes data_header = 2; "
+    "bytes app_metadata = 3; bytes data_body = 1000",
+    "PutResult": "bytes app_metadata = 1",
+    "Any": "string type_url = 1; bytes value = 2",
 }
-_TABLE: Final[_Fields] = {"catalog = 1": "string", "db_schema = 2": "string", "table = 3": "string"}
-_QUERY: Final[_Fields] = {"query = 1": "string", "transaction_id = 2": "bytes"}
-_HANDLE: Final[_Fields] = {"prepared_statement_handle = 1": "bytes"}
-
-_FLIGHT: Final[dict[str, _Fields]] = {
-    "Empty": {},
-    "HandshakeRequest": {"protocol_version = 1": "uint64", "payload = 2": "bytes"},
-    "HandshakeResponse": {"protocol_version = 1": "uint64", "payload = 2": "bytes"},
-    "BasicAuth": {"username = 2": "string", "password = 3": "string"},
-    "ActionType": {"type = 1": "string", "description = 2": "string"},
-    "Criteria": {"expression = 1": "bytes"},
-    "Action": {"type = 1": "string", "body = 2": "bytes"},
-    "Result": {"body = 1": "bytes"},
-    "SchemaResult": {"schema = 1": "bytes"},
-    "FlightDescriptor": {"type = 1": "int32", "cmd = 2": "bytes", "path = 3": "repeated string"},
-    "Ticket": {"ticket = 1": "bytes"},
-    "FlightEndpoint": {"ticket = 1": "Ticket"},
-    "FlightInfo": {
-        "schema = 1": "bytes",
-        "flight_descriptor = 2": "FlightDescriptor",
-        "endpoint = 3": "repeated FlightEndpoint",
-        "total_records = 4": "int64",
-        "total_bytes = 5": "int64",
-        "ordered = 6": "bool",
-    },
-    "FlightData": {
-        "flight_descriptor = 1": "FlightDescriptor",
-        "data_header = 2": "bytes",
-        "app_metadata = 3": "bytes",
-        "data_body = 1000": "bytes",
-    },
-    "PutResult": {"app_metadata = 1": "bytes"},
-    "Any": {"type_url = 1": "string", "value = 2": "bytes"},
-}
-_SQL: Final[dict[str, _Fields]] = {
-    "CommandGetCatalogs": {},
-    "CommandGetDbSchemas": {"catalog = 1": "string", "db_schema_filter_pattern = 2": "string"},
-    "CommandGetTables": {
-        "catalog = 1": "string",
-        "db_schema_filter_pattern = 2": "string",
-        "table_name_filter_pattern = 3": "string",
-        "table_types = 4": "repeated string",
-        "include_schema = 5": "bool",
-    },
-    "CommandGetTableTypes": {},
-    "CommandGetSqlInfo": {"info = 1": "repeated uint32"},
-    "CommandGetXdbcTypeInfo": {"data_type = 1": "int32"},
+_SQL: Final = {
+    "CommandGetCatalogs": "",
+    "CommandGetDbSchemas": "string catalog = 1; string db_schema_filter_pattern = 2",
+    "CommandGetTables": "string catalog = 1; string db_schema_filter_pattern = 2; "
+    "string table_name_filter_pattern = 3; repeated string table_types = 4; "
+    "bool include_schema = 5",
+    "CommandGetTableTypes": "",
+    "CommandGetSqlInfo": "repeated uint32 info = 1",
+    "CommandGetXdbcTypeInfo": "int32 data_type = 1",
     "CommandGetPrimaryKeys": _TABLE,
     "CommandGetExportedKeys": _TABLE,
     "CommandGetImportedKeys": _TABLE,
@@ -93,13 +73,10 @@ _SQL: Final[dict[str, _Fields]] = {
     "CommandStatementUpdate": _QUERY,
     "CommandPreparedStatementQuery": _HANDLE,
     "CommandPreparedStatementUpdate": _HANDLE,
-    "TicketStatementQuery": {"statement_handle = 1": "bytes"},
+    "TicketStatementQuery": "bytes statement_handle = 1",
     "ActionCreatePreparedStatementRequest": _QUERY,
-    "ActionCreatePreparedStatementResult": {
-        **_HANDLE,
-        "dataset_schema = 2": "bytes",
-        "parameter_schema = 3": "bytes",
-    },
+    "ActionCreatePreparedStatementResult": _HANDLE
+    + "; bytes dataset_schema = 2; bytes parameter_schema = 3",
     "ActionClosePreparedStatementRequest": _HANDLE,
     "DoPutPreparedStatementResult": _HANDLE,
 }
@@ -116,22 +93,18 @@ def _classes() -> dict[str, type[message.Message]]:
     )
     for name, fields in {**_FLIGHT, **_SQL}.items():
         described = file.message_type.add(name=name)
-        for field, kind in fields.items():
-            label, number = field.split(" = ")
-            base = kind.removeprefix(_REPEATED)
+        for field in filter(None, fields.split("; ")):
+            *repeated, kind, label, _, number = field.split()
             added = described.field.add(name=label, number=int(number))
-            added.label = _F.LABEL_REPEATED if kind != base else _F.LABEL_OPTIONAL
-            added.type = _SCALARS.get(base, _F.TYPE_MESSAGE)
-            if base not in _SCALARS:
-                added.type_name = f".{_PACKAGE}.{base}"
+            added.label = _F.LABEL_REPEATED if repeated else _F.LABEL_OPTIONAL
+            added.type = _SCALARS.get(kind, _F.TYPE_MESSAGE)
+            if kind not in _SCALARS:
+                added.type_name = f".{_PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    descriptors = {
-        name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in {**_FLIGHT, **_SQL}
-    }
     return {
-        name: message_factory.GetMessageClass(descriptor)
-        for name, descriptor in descriptors.items()
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+        for name in {**_FLIGHT, **_SQL}
     }
 
 

@@ -215,7 +215,6 @@ class FlightServer:
 
     @contextmanager
     def _slot(self, context: grpc.ServicerContext) -> Iterator[Slot]:
-        """Take a slot for a call that may be made."""
         self._check_token(context)
         with self._calls.taken_by(context) as slot:
             yield slot

@@ -253,7 +253,6 @@ def _unpacked(data: bytes, name: str | None = None) -> Message:
 
 
 def _sql(command: Message) -> str:
-    """Return the statement in a command."""
     if command.transaction_id:
         raise RequestError("UNIMPLEMENTED", "transactions are not supported")
     sql: str = command.query
@@ -357,7 +356,6 @@ def _values_of(parameters: pa.Schema, rows: pa.Table) -> dict[str, Any]:
 
 
 def _check_bound(plan_parameters: pa.Schema, values: Mapping[str, Any]) -> None:
-    """Raise an error if a parameter has no value."""
     missing = [name for name in plan_parameters.names if _bare(name) not in values]
     if missing:
         raise invalid_request(f"no value is bound to {', '.join(missing)}")

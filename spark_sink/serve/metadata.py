@@ -30,68 +30,44 @@ _TABLE: Final = "TABLE"
 _VIEW: Final = "VIEW"
 
 
-def _field(name: str, kind: pa.DataType | None = None, nullable: bool = False) -> pa.Field:
-    return pa.field(name, pa.string() if kind is None else kind, nullable=nullable)
+_KINDS: Final = {
+    "": pa.string(),
+    "binary": pa.binary(),
+    "bool": pa.bool_(),
+    "int32": pa.int32(),
+    "texts": pa.list_(pa.field("item", pa.string(), nullable=False)),
+    "uint8": pa.uint8(),
+}
 
 
-_CATALOGS: Final = pa.schema([_field("catalog_name")])
-_SCHEMAS: Final = pa.schema([_field("catalog_name", nullable=True), _field("db_schema_name")])
-_TABLES: Final = pa.schema(
-    [
-        _field("catalog_name", nullable=True),
-        _field("db_schema_name", nullable=True),
-        _field("table_name"),
-        _field("table_type"),
-    ]
+def _schema(columns: str) -> pa.Schema:
+    """Return a schema of columns: `name`, or `name:type` if it is not text; null with a `?`."""
+    fields = []
+    for column in columns.split():
+        name, _, kind = column.rstrip("?").partition(":")
+        fields.append(pa.field(name, _KINDS[kind], nullable=column.endswith("?")))
+    return pa.schema(fields)
+
+
+_CATALOGS: Final = _schema("catalog_name")
+_SCHEMAS: Final = _schema("catalog_name? db_schema_name")
+_TABLES: Final = _schema("catalog_name? db_schema_name? table_name table_type")
+_TABLES_AND_COLUMNS: Final = _TABLES.append(pa.field("table_schema", pa.binary(), nullable=False))
+_TABLE_TYPES: Final = _schema("table_type")
+_PRIMARY_KEYS: Final = _schema(
+    "catalog_name? db_schema_name? table_name column_name key_name? key_sequence:int32"
 )
-_TABLES_AND_COLUMNS: Final = _TABLES.append(_field("table_schema", pa.binary()))
-_TABLE_TYPES: Final = pa.schema([_field("table_type")])
-_PRIMARY_KEYS: Final = pa.schema(
-    [
-        _field("catalog_name", nullable=True),
-        _field("db_schema_name", nullable=True),
-        _field("table_name"),
-        _field("column_name"),
-        _field("key_name", nullable=True),
-        _field("key_sequence", pa.int32()),
-    ]
+_KEY_REFERENCES: Final = _schema(
+    "pk_catalog_name? pk_db_schema_name? pk_table_name pk_column_name "
+    "fk_catalog_name? fk_db_schema_name? fk_table_name fk_column_name "
+    "key_sequence:int32 fk_key_name? pk_key_name? update_rule:uint8 delete_rule:uint8"
 )
-_KEY_REFERENCES: Final = pa.schema(
-    [
-        *(
-            _field(f"{side}_{name}", nullable=name.startswith(("catalog", "db_schema")))
-            for side in ("pk", "fk")
-            for name in ("catalog_name", "db_schema_name", "table_name", "column_name")
-        ),
-        _field("key_sequence", pa.int32()),
-        _field("fk_key_name", nullable=True),
-        _field("pk_key_name", nullable=True),
-        _field("update_rule", pa.uint8()),
-        _field("delete_rule", pa.uint8()),
-    ]
-)
-_XDBC_TYPES: Final = pa.schema(
-    [
-        _field("type_name"),
-        _field("data_type", pa.int32()),
-        _field("column_size", pa.int32(), True),
-        _field("literal_prefix", nullable=True),
-        _field("literal_suffix", nullable=True),
-        _field("create_params", pa.list_(_field("item")), True),
-        _field("nullable", pa.int32()),
-        _field("case_sensitive", pa.bool_()),
-        _field("searchable", pa.int32()),
-        _field("unsigned_attribute", pa.bool_(), True),
-        _field("fixed_prec_scale", pa.bool_()),
-        _field("auto_increment", pa.bool_(), True),
-        _field("local_type_name", nullable=True),
-        _field("minimum_scale", pa.int32(), True),
-        _field("maximum_scale", pa.int32(), True),
-        _field("sql_data_type", pa.int32()),
-        _field("datetime_subcode", pa.int32(), True),
-        _field("num_prec_radix", pa.int32(), True),
-        _field("interval_precision", pa.int32(), True),
-    ]
+_XDBC_TYPES: Final = _schema(
+    "type_name data_type:int32 column_size:int32? literal_prefix? literal_suffix? "
+    "create_params:texts? nullable:int32 case_sensitive:bool searchable:int32 "
+    "unsigned_attribute:bool? fixed_prec_scale:bool auto_increment:bool? local_type_name? "
+    "minimum_scale:int32? maximum_scale:int32? sql_data_type:int32 datetime_subcode:int32? "
+    "num_prec_radix:int32? interval_precision:int32?"
 )
 # Type, its number in XDBC, and its size in digits or bits.
 _XDBC: Final = (
@@ -140,7 +116,6 @@ def _table(schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> pa.Table:
 
 
 def _schemas(command: Message) -> list[dict[str, Any]]:
-    """Return the schemas that a command asks for, as rows."""
     if command.HasField("catalog") and command.catalog != CATALOG:
         return []
     pattern = _pattern(command, "db_schema_filter_pattern")
@@ -149,7 +124,6 @@ def _schemas(command: Message) -> list[dict[str, Any]]:
 
 
 def _tables(command: Message, schemas: TableSchemas) -> list[dict[str, Any]]:
-    """Return the tables that a command asks for, as rows."""
     pattern = _pattern(command, "table_name_filter_pattern")
     rows = []
     for schema in _schemas(command):
@@ -177,7 +151,6 @@ def _pattern(command: Message, field: str) -> re.Pattern[str]:
 
 
 def _primary_keys(command: Message, schemas: TableSchemas) -> list[dict[str, Any]]:
-    """Return the primary key of a table, as rows."""
     tables = [
         (schema, name)
         for schema, name in schemas

@@ -220,7 +220,6 @@ class QueryWorkers:
 
     @contextmanager
     def _worker(self, *, feed: bool) -> Iterator[socket.socket]:
-        """Start a worker; provide the socket on which it takes its request."""
         ours, theirs = socket.socketpair()
         among = self._open_feeds if feed else self._open
         with ours, theirs:

@@ -91,7 +91,6 @@ _Send = Callable[..., None]
 
 
 def _send(connection: socket.socket, kind: int, first: bytes = b"", second: bytes = b"") -> None:
-    """Write a frame of an answer."""
     connection.sendall(FRAME.pack(kind, len(first), len(second)) + first)
     if second:
         connection.sendall(second)
@@ -203,7 +202,6 @@ def serve(control: socket.socket) -> None:
 
 
 def _run(connection: socket.socket) -> None:
-    """Be a worker."""
     try:
         with connection.makefile("rb") as stream:
             length = LENGTH.unpack(stream.read(LENGTH.size))[0]

@@ -139,7 +139,6 @@ class ServedFeed:
 
 
 def _differing(old: pa.Table, new: pa.Table, key: str) -> pa.Table:
-    """Return the new rows that differ from the old ones."""
     before = {row[key]: row for row in old.to_pylist()}
     return new.filter(
         pa.array([before.get(row[key]) != row for row in new.to_pylist()], pa.bool_())

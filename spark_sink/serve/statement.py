@@ -134,7 +134,6 @@ def _text(connection: DuckDBPyConnection, tree: Node) -> str:
 
 
 def _nodes(node: Any) -> Iterator[Node]:
-    """Yield all objects in a tree."""
     waiting = [node]
     while waiting:
         item = waiting.pop()

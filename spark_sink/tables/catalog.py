@@ -250,7 +250,6 @@ def _status(name: str, path: Location, table: DeltaTable) -> TableStatus:
 
 
 def _rows_in(path: Location, file: str) -> int:
-    """Read the number of rows from a file without statistics."""
     rows: int = pq.read_metadata(file, filesystem=file_system(path)).num_rows
     return rows
 

@@ -134,7 +134,6 @@ class Leaves:
         return actions + concurrently(self._path, self._write_changes, ordered)
 
     def _files(self, table: DeltaTable, partitions: Collection[int]) -> dict[int, list[_Leaf]]:
-        """List the files of some partitions."""
         files: dict[int, list[_Leaf]] = {partition: [] for partition in partitions}
         there = [*listed(table, "size_bytes", PARTITION)]
         theirs = [(path, size, partition) for path, size, partition in there if partition in files]
@@ -225,7 +224,6 @@ class Leaves:
         return pa.concat_tables([self._schema.empty_table(), *islice(tables, count)])
 
     def _changes(self, before: pa.Table, after: pa.Table, inserted: pa.Table) -> Iterator[pa.Table]:
-        """Yield rows of the change data feed."""
         kinds = {"update_preimage": before, "update_postimage": after, "insert": inserted}
         for kind, rows in kinds.items():
             partitions = pa.array(map(partition_of, rows[_KEY].to_pylist()), pa.int32())
@@ -236,7 +234,6 @@ class Leaves:
             yield pa.table([columns[name] for name in names], schema=self._change_schema)
 
     def _write_leaf(self, part: tuple[int, pa.Table]) -> Action:
-        """Write rows of a partition to a new file; return the action."""
         partition, rows = part
         path, size = self._write(folder_of(partition), rows)
         self._spans[path] = rows[_KEY][0].as_py(), rows[_KEY][-1].as_py()
@@ -245,7 +242,6 @@ class Leaves:
         return _action("add", path, partition, size=size, **facts)
 
     def _write_changes(self, part: tuple[int, pa.Table]) -> Action:
-        """Write changes of a partition's rows; return the action."""
         partition, changes = part
         folder = f"{CHANGE_DATA}/{folder_of(partition)}"
         path, size = self._write(folder, changes.drop_columns(PARTITION_COLUMN))
@@ -291,7 +287,6 @@ def _overlapping(leaves: Iterable[_Leaf]) -> list[list[_Leaf]]:
 
 
 def _divided(rows: pa.Table, most: int) -> Iterator[pa.Table]:
-    """Divide rows if they take more than twice `most` bytes."""
     parts = min(rows.num_rows, rows.nbytes // most) if rows.nbytes > 2 * most else 1
     ends = [rows.num_rows * part // parts for part in range(parts + 1)]
     return (rows.slice(start, end - start) for start, end in pairwise(ends))

@@ -155,7 +155,6 @@ def leave_out_for_good(directory: Location, streams: frozenset[bytes]) -> None:
 
 
 def _is_dag(car: bytes) -> bool:
-    """Return whether a CAR is an init event with the sort key of DAGs."""
     try:
         header = parse_event(car).header
     except CeramicError:  # reported where the event is needed

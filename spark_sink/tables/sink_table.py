@@ -369,7 +369,6 @@ class SinkTable:
         properties: CommitProperties,
         mode: Literal["append", "overwrite"] = "append",
     ) -> None:
-        """Commit files by delta-rs."""
         self._table.create_write_transaction(
             actions,
             mode,
@@ -380,7 +379,6 @@ class SinkTable:
         self._table.update_incremental()
 
     def _upsert(self, rows: pa.Table, properties: CommitProperties) -> None:
-        """Insert or update rows by key."""
         if self._leaves is not None and rows.num_rows <= MOST_ROWS:
             actions = self._leaves.upsert(self._table, rows)
             if actions is not None:
@@ -426,7 +424,6 @@ class SinkTable:
             self._table.cleanup_metadata()
 
     def _set_properties(self, properties: dict[str, str]) -> None:
-        """Set properties of the table."""
         self._table.alter.set_table_properties(properties, raise_if_not_exists=False)
         self._check_alone()
 

@@ -228,7 +228,6 @@ def rows_in(whole: pa.Buffer, schema: pa.Schema) -> pa.Table:
 
 
 def _whole(rows: pa.Table, partition: int, schema: pa.Schema) -> pa.Table:
-    """Convert rows of a file to rows of the table."""
     columns = {name: rows[name] for name in rows.schema.names}
     columns[PARTITION_COLUMN] = pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)
     return conforming(pa.table(columns), schema)

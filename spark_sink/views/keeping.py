@@ -230,7 +230,6 @@ class _View:
         return bool(view_schema(self._columns.fields) != self._table.spec.schema)
 
     def _replace_rows(self, states: Changes) -> int:
-        """Replace all rows and columns."""
         assert self._columns is not None
         spec = replace(self._table.spec, schema=view_schema(self._columns.fields))
         token = states.token
