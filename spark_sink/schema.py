@@ -20,157 +20,109 @@ PARTITIONS: Final = 16
 RULES: Final = 2
 
 
-def _required(name: str, data_type: pa.DataType) -> pa.Field:
-    return pa.field(name, data_type, nullable=False)
+def _list_of(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", kind, nullable=False))
 
 
-def _list(name: str, element: pa.DataType) -> pa.Field:
-    return _required(name, pa.list_(_required("element", element)))
+_KINDS: Final = {
+    "binary": pa.binary(),
+    "binaries": _list_of(pa.binary()),
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "string": pa.string(),
+    "strings": _list_of(pa.string()),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "dimensions": pa.map_(pa.string(), pa.field("value", pa.binary(), True)),
+}
+
+
+def schema_of(columns: str, **kinds: pa.DataType) -> pa.Schema:
+    """Return the schema of columns that are written as NAME:TYPE, or NAME if they are text.
+
+    Columns that may be null end with a question mark. `kinds` are further types, by name.
+    """
+    fields = []
+    for column in columns.split():
+        name, _, kind = column.rstrip("?").partition(":")
+        data_type = (_KINDS | kinds)[kind or "string"]
+        fields.append(pa.field(name, data_type, nullable=column.endswith("?")))
+    return pa.schema(fields)
 
 
 #: The rows of a node's feed and of the Spark source "recon": one per event.
-FEED: Final = pa.schema(
-    [
-        _required("position", pa.int64()),
-        _required("event_id", pa.binary()),
-        _required("event_cid", pa.binary()),
-        _required("stream_cid", pa.binary()),
-        _required("event_type", pa.string()),
-        _required("car", pa.binary()),
-        pa.field("time", pa.int64()),
-        pa.field("chain_id", pa.string()),
-        pa.field("delivered_at", pa.timestamp("us", "UTC")),
-        pa.field("fault", pa.string()),
-    ]
+FEED: Final = schema_of(
+    "position:int64 event_id:binary event_cid:binary stream_cid:binary event_type:string "
+    "car:binary time:int64? chain_id:string? delivered_at:timestamp? fault:string?"
 )
 
 # Columns about an event's stream, in every table but raw_events.
-_STREAM: Final = [
-    _required("stream_cid", pa.binary()),
-    _required("stream_type", pa.int8()),
-    _required("controller", pa.string()),
-    _required("dimensions", pa.map_(pa.string(), pa.field("value", pa.binary(), True))),
-]
-_PARTITION: Final = _required(PARTITION_COLUMN, pa.int32())
+_STREAM: Final = "stream_cid:binary stream_type:int8 controller:string dimensions:dimensions"
+_PARTITION: Final = f"{PARTITION_COLUMN}:int32"
 #: The columns that all rows of a stream share, but for large dimensions.
-STREAM_COLUMNS: Final = frozenset(field.name for field in (*_STREAM, _PARTITION))
-_REASON: Final = pa.struct(
-    [_required("rule", pa.string()), _required("winner", pa.binary()), _list("rivals", pa.binary())]
-)
+STREAM_COLUMNS: Final = frozenset(schema_of(f"{_STREAM} {_PARTITION}").names)
+_REASONS: Final = _list_of(pa.struct([*schema_of("rule:string winner:binary rivals:binaries")]))
 
 #: The table `raw_events`: the feed's rows, each once, without gaps.
-RAW_EVENTS: Final = pa.schema([*FEED, _PARTITION])
+RAW_EVENTS: Final = pa.schema([*FEED, *schema_of(_PARTITION)])
 
 #: The columns of `raw_events` that the other tables are computed from.
 DERIVATION_COLUMNS: Final = ("position", "stream_cid", "car", "time", "chain_id", "fault")
 
 #: The table `conclusion_events`: the events, decoded, with what is known about each.
-CONCLUSION_EVENTS: Final = pa.schema(
-    [
-        _required("conclusion_event_order", pa.int64()),
-        *_STREAM,
-        _required("event_cid", pa.binary()),
-        _required("event_type", pa.string()),
-        pa.field("data", pa.binary()),
-        _list("previous", pa.binary()),
-        pa.field("before", pa.int64()),
-        pa.field("chain_id", pa.string()),
-        pa.field("expires", pa.int64()),
-        pa.field("fault", pa.string()),
-        _PARTITION,
-    ]
+CONCLUSION_EVENTS: Final = schema_of(
+    f"conclusion_event_order:int64 {_STREAM} event_cid:binary event_type:string data:binary? "
+    "previous:binaries before:int64? chain_id:string? expires:int64? fault:string? " + _PARTITION
 )
 
 #: The table `event_states`: the content of the stream after each event.
-EVENT_STATES: Final = pa.schema(
-    [
-        _required("conclusion_event_order", pa.int64()),
-        *_STREAM,
-        _required("event_cid", pa.binary()),
-        _required("event_type", pa.string()),
-        _required("event_height", pa.int32()),
-        _required("data", pa.binary()),
-        _list("validation_errors", pa.string()),
-        pa.field("before", pa.int64()),
-        pa.field("chain_id", pa.string()),
-        _PARTITION,
-    ]
+EVENT_STATES: Final = schema_of(
+    f"conclusion_event_order:int64 {_STREAM} event_cid:binary event_type:string event_height:int32 "
+    f"data:binary validation_errors:strings before:int64? chain_id:string? {_PARTITION}"
 )
 
 # The tip of a stream: null if none of its events is valid, because their capability had expired
 # when they were anchored.
-_TIP: Final = [
-    pa.field("event_cid", pa.binary()),
-    pa.field("event_type", pa.string()),
-    pa.field("event_height", pa.int32()),
-]
+_TIP: Final = "event_cid:binary? event_type:string? event_height:int32?"
 
 #: The table `stream_tips`: one row per stream, its tip by CIP-145.
-STREAM_TIPS: Final = pa.schema(
-    [
-        _required("stream_id", pa.string()),
-        *_STREAM,
-        *_TIP,
-        _list("data_tip", pa.binary()),
-        _list("anchored_at", pa.binary()),
-        _list("tips", pa.binary()),
-        _list("pruned", pa.binary()),
-        _required("diverged", pa.bool_()),
-        _list("reasons", _REASON),
-        _required("events", pa.int64()),
-        _required("pending_time_events", pa.int64()),
-        _required("position", pa.int64()),
-        _PARTITION,
-    ]
+STREAM_TIPS: Final = schema_of(
+    f"stream_id:string {_STREAM} {_TIP} data_tip:binaries anchored_at:binaries tips:binaries "
+    "pruned:binaries diverged:bool reasons:reasons events:int64 pending_time_events:int64 "
+    f"position:int64 {_PARTITION}",
+    reasons=_REASONS,
 )
 
 #: The table `stream_states`: one row per stream, its content at its tip.
-STREAM_STATES: Final = pa.schema(
-    [
-        _required("stream_id", pa.string()),
-        *_STREAM,
-        *_TIP,
-        pa.field("data", pa.binary()),
-        _required("position", pa.int64()),
-        _PARTITION,
-    ]
+STREAM_STATES: Final = schema_of(
+    f"stream_id:string {_STREAM} {_TIP} data:binary? position:int64 {_PARTITION}"
 )
-
 
 #: The table `unprocessed_streams`: streams that were set aside, with the reason; null once a later
 #: version has taken them up again. `since` is in Unix seconds.
-UNPROCESSED_STREAMS: Final = pa.schema(
-    [
-        _required("stream_id", pa.string()),
-        *_STREAM,
-        pa.field("reason", pa.string()),
-        _required("since", pa.int64()),
-        _required("version", pa.string()),
-        _required("position", pa.int64()),
-        _PARTITION,
-    ]
+UNPROCESSED_STREAMS: Final = schema_of(
+    f"stream_id:string {_STREAM} reason:string? since:int64 version:string position:int64 "
+    + _PARTITION
 )
-
 
 # Columns of every view, before and after those of the model's fields.
-_OF_A_VIEW: Final = [
-    _required("stream_id", pa.string()),
-    _required("stream_cid", pa.binary()),
-    _required("controller", pa.string()),
-    pa.field("event_cid", pa.binary()),
-    _required("position", pa.int64()),
-    pa.field("should_index", pa.bool_()),
-]
-_MISFITS: Final = _list(
-    "misfits", pa.struct([_required("field", pa.string()), _required("reason", pa.string())])
+_OF_A_VIEW: Final = schema_of(
+    "stream_id:string stream_cid:binary controller:string event_cid:binary? position:int64 "
+    "should_index:bool?"
+)
+_AT_THE_END: Final = schema_of(
+    f"misfits:misfits {_PARTITION}",
+    misfits=_list_of(pa.struct([*schema_of("field:string reason:string")])),
 )
 #: The names that no column of a field can have.
-TAKEN: Final = frozenset(field.name for field in (*_OF_A_VIEW, _MISFITS, _PARTITION))
+TAKEN: Final = frozenset((*_OF_A_VIEW.names, *_AT_THE_END.names))
 
 
 def view_schema(fields: list[pa.Field]) -> pa.Schema:
     """Return the columns of a view with these fields of a model."""
-    return pa.schema([*_OF_A_VIEW, *fields, _MISFITS, _PARTITION])
+    return pa.schema([*_OF_A_VIEW, *fields, *_AT_THE_END])
 
 
 @dataclass(frozen=True, slots=True)

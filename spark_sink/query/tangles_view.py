@@ -20,24 +20,17 @@ from recon_node.ceramic import StreamId, StreamType
 from recon_node.ipld import CID
 from recon_node.tangles.documents import DocumentMessage, as_message, tangle_of_documents
 from recon_node.tangles.tangle import TangleError
+from spark_sink.schema import schema_of
 
 TANGLES: Final = "tangles"
 SOURCE: Final = "event_states"
 """The table that it is made of."""
 
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("root", pa.string(), nullable=False),
-        pa.field("name", pa.string(), nullable=False),
-        pa.field("stream_id", pa.string(), nullable=False),
-        pa.field("author", pa.string(), nullable=False),
-        pa.field("timestamp", pa.float64()),
-        pa.field("previous", pa.list_(pa.string()), nullable=False),
-        pa.field("place", pa.int64()),
-        pa.field("is_tip", pa.bool_(), nullable=False),
-        pa.field("excluded_because", pa.string()),
-        pa.field("content", pa.string(), nullable=False),
-    ]
+SCHEMA: Final = schema_of(
+    "root name stream_id author timestamp:double? previous:texts place:int64? is_tip:bool "
+    "excluded_because? content",
+    double=pa.float64(),
+    texts=pa.list_(pa.string()),
 )
 _INITS: Final = f"""
     SELECT stream_cid, stream_type, controller, dimensions, data, validation_errors FROM {SOURCE}

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from recon_node import __version__
-from spark_sink.schema import TABLES
+from spark_sink.schema import TABLES, schema_of
 from spark_sink.serve.database import CATALOG, OWN, TYPED, V0
 from spark_sink.serve.flight_messages import Message, name_of
 from spark_sink.serve.statement import FEED
@@ -30,44 +30,26 @@ _TABLE: Final = "TABLE"
 _VIEW: Final = "VIEW"
 
 
-_KINDS: Final = {
-    "": pa.string(),
-    "binary": pa.binary(),
-    "bool": pa.bool_(),
-    "int32": pa.int32(),
-    "texts": pa.list_(pa.field("item", pa.string(), nullable=False)),
-    "uint8": pa.uint8(),
-}
-
-
-def _schema(columns: str) -> pa.Schema:
-    """Return a schema of columns: `name`, or `name:type` if it is not text; null with a `?`."""
-    fields = []
-    for column in columns.split():
-        name, _, kind = column.rstrip("?").partition(":")
-        fields.append(pa.field(name, _KINDS[kind], nullable=column.endswith("?")))
-    return pa.schema(fields)
-
-
-_CATALOGS: Final = _schema("catalog_name")
-_SCHEMAS: Final = _schema("catalog_name? db_schema_name")
-_TABLES: Final = _schema("catalog_name? db_schema_name? table_name table_type")
-_TABLES_AND_COLUMNS: Final = _TABLES.append(pa.field("table_schema", pa.binary(), nullable=False))
-_TABLE_TYPES: Final = _schema("table_type")
-_PRIMARY_KEYS: Final = _schema(
+_CATALOGS: Final = schema_of("catalog_name")
+_SCHEMAS: Final = schema_of("catalog_name? db_schema_name")
+_TABLES: Final = schema_of("catalog_name? db_schema_name? table_name table_type")
+_TABLES_AND_COLUMNS: Final = pa.schema([*_TABLES, *schema_of("table_schema:binary")])
+_TABLE_TYPES: Final = schema_of("table_type")
+_PRIMARY_KEYS: Final = schema_of(
     "catalog_name? db_schema_name? table_name column_name key_name? key_sequence:int32"
 )
-_KEY_REFERENCES: Final = _schema(
+_KEY_REFERENCES: Final = schema_of(
     "pk_catalog_name? pk_db_schema_name? pk_table_name pk_column_name "
     "fk_catalog_name? fk_db_schema_name? fk_table_name fk_column_name "
     "key_sequence:int32 fk_key_name? pk_key_name? update_rule:uint8 delete_rule:uint8"
 )
-_XDBC_TYPES: Final = _schema(
+_XDBC_TYPES: Final = schema_of(
     "type_name data_type:int32 column_size:int32? literal_prefix? literal_suffix? "
     "create_params:texts? nullable:int32 case_sensitive:bool searchable:int32 "
     "unsigned_attribute:bool? fixed_prec_scale:bool auto_increment:bool? local_type_name? "
     "minimum_scale:int32? maximum_scale:int32? sql_data_type:int32 datetime_subcode:int32? "
-    "num_prec_radix:int32? interval_precision:int32?"
+    "num_prec_radix:int32? interval_precision:int32?",
+    texts=pa.list_(pa.field("item", pa.string(), nullable=False)),
 )
 # Type, its number in XDBC, and its size in digits or bits.
 _XDBC: Final = (
