@@ -15,6 +15,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
 
@@ -43,6 +44,7 @@ from spark_sink.tables.location import (
     FAULTS,
     Location,
     absolute,
+    faults_as,
     file_system,
     files_below,
     find_delta_table,
@@ -63,13 +65,11 @@ At = int | datetime | None
 
 def view_names(directory: Location) -> list[str]:
     """Return the names of the views among the tables in a directory."""
-    try:
+    with faults_as(partial(cannot_open, directory / VIEWS)):
         entries = file_system(directory).get_file_info(FileSelector(VIEWS, allow_not_found=True))
         names = (entry.base_name for entry in entries if entry.type is FileType.Directory)
         usable = (name for name in names if NAME.fullmatch(name))
         return sorted(name for name in usable if is_delta(directory / VIEWS / name))
-    except FAULTS as error:
-        raise cannot_open(directory / VIEWS, error) from error
 
 
 def path_of(directory: Location, name: str) -> Location:
@@ -112,10 +112,8 @@ def are_without_dags(directory: Location) -> bool:
 
 def open_at(path: Location, at: At) -> DeltaTable:
     """Open the Delta table at `path` as of a version; if it is not readable, say which are."""
-    try:
+    with faults_as(partial(cannot_open, path)):
         latest = open_delta_table(path)
-    except FAULTS as error:
-        raise cannot_open(path, error) from error
     if at is None:
         return latest
     table = _load(path, at)

@@ -30,18 +30,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from spark_sink.errors import cannot_read
 from spark_sink.schema import PARTITION_COLUMN, partition_of
 from spark_sink.tables.delta_log import CHANGE_DATA, CHANGE_TYPE, PARTITION, Action, listed, now
 from spark_sink.tables.location import (
     Location,
     concurrently,
+    faults_as,
     file_system,
     put_object,
     read_object,
 )
 from spark_sink.tables.staging import (
     ROW_GROUP,
-    as_read_errors,
     by_partition,
     conforming,
     folder_of,
@@ -147,7 +148,7 @@ class Leaves:
     def _span(self, file: tuple[str, int]) -> tuple[str, tuple[bytes, bytes]]:
         """Return the name of a file, of a name and a size, and its first and last stream."""
         path, size = file
-        with as_read_errors():
+        with faults_as(cannot_read):
             if path.endswith(_SUFFIX):
                 end = read_object(self._path, path, max(0, size - _FOOTER_BYTES), size)
                 metadata = pq.read_metadata(pa.BufferReader(end))
@@ -212,7 +213,7 @@ class Leaves:
 
     def _read(self, leaf: _Leaf) -> pa.Table:
         if leaf.path.endswith(_SUFFIX):
-            with as_read_errors():
+            with faults_as(cannot_read):
                 return rows_in(read_object(self._path, leaf.path), self._schema)
         # Of others, nobody knows what they take in memory.
         rows = read_file_upto(self._path, leaf.path, 0, self._schema, _MOST_ROW_BYTES)

@@ -35,7 +35,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -100,6 +100,15 @@ _REQUESTS: Final = 16
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+
+@contextmanager
+def faults_as(described: Callable[[Exception], TablesError]) -> Iterator[None]:
+    """Raise faults of the block as the error that a function, such as `cannot_read`, returns."""
+    try:
+        yield
+    except FAULTS as error:
+        raise described(error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +235,8 @@ def is_delta(location: Location) -> bool:
 
 def find_delta_table(location: Location) -> DeltaTable | None:
     """Open the Delta table at a location; None if there is none."""
-    try:
+    with faults_as(partial(cannot_open, location)):
         return open_delta_table(location) if is_delta(location) else None
-    except FAULTS as error:
-        raise cannot_open(location, error) from error
 
 
 def open_delta_table(location: Location, version: int | None = None) -> DeltaTable:

@@ -14,6 +14,7 @@ list cannot be read or written.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 from recon_node.ceramic import CeramicError, parse_event
 from recon_node.ceramic.event_id import DAG_SORT_KEY
 from spark_sink.errors import cannot_read, cannot_write
-from spark_sink.tables.location import FAULTS, Location, file_system
+from spark_sink.tables.location import FAULTS, Location, faults_as, file_system
 
 Positions = npt.NDArray[np.int64]
 
@@ -146,12 +147,10 @@ def leave_out_for_good(directory: Location, streams: frozenset[bytes]) -> None:
     """Put streams on the list of those that are left out."""
     files, draft = file_system(directory), f"{_FORGOTTEN}.draft"
     lines = (f"{cid.hex()}\n" for cid in sorted(streams | forgotten_streams(directory)))
-    try:
+    with faults_as(partial(cannot_write, directory)):
         with files.open_output_stream(draft) as stream:
             stream.write("".join(lines).encode())
         files.move(draft, _FORGOTTEN)
-    except FAULTS as error:
-        raise cannot_write(directory, error) from error
 
 
 def _is_dag(car: bytes) -> bool:

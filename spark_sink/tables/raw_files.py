@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from recon_node.base.latest import Remembered
+from spark_sink.errors import cannot_read
 from spark_sink.schema import DERIVATION_COLUMNS, RAW_EVENTS, partition_of
-from spark_sink.tables.location import Location, file_system
-from spark_sink.tables.staging import DataFile, as_read_errors, rows_in
+from spark_sink.tables.location import Location, faults_as, file_system
+from spark_sink.tables.staging import DataFile, rows_in
 
 Item = TypeVar("Item")
 
@@ -116,7 +117,7 @@ class RawFiles:
         ]
 
     def _select(self, files: list[DataFile], columns: list[str], where: Any) -> pa.Table:
-        with as_read_errors():
+        with faults_as(cannot_read):
             dataset = ds.FileSystemDataset.from_paths(
                 [file.path for file in files],
                 schema=RAW_EVENTS,
@@ -140,7 +141,10 @@ def _read_small(file: DataFile) -> pa.Table:
     if known is None:
         schema = pa.schema(map(RAW_EVENTS.field, DERIVATION_COLUMNS))
         # At once, without what makes large files faster.
-        with as_read_errors(), file_system(file.location).open_input_stream(file.path) as stream:
+        with (
+            faults_as(cannot_read),
+            file_system(file.location).open_input_stream(file.path) as stream,
+        ):
             known = rows_in(stream.read_buffer(), schema)
     _small_files.put(place, known)
     return known

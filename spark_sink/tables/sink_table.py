@@ -37,11 +37,11 @@ from spark_sink.tables import delta_log
 from spark_sink.tables.delta_log import LOG, Action, FileActions, Reading
 from spark_sink.tables.leaves import MOST_ROWS, Leaves
 from spark_sink.tables.location import (
-    FAULTS,
     Location,
     concurrently,
     delete_below,
     delta_uri,
+    faults_as,
     file_system,
     files_below,
     find_delta_table,
@@ -436,7 +436,7 @@ class SinkTable:
 def _open_table(spec: TableSpec, path: Location, epoch: str, *, exclude_dags: bool) -> DeltaTable:
     """Open the table; create it if there is none."""
     if (table := find_delta_table(path)) is None:
-        try:
+        with faults_as(partial(cannot_open, path)):
             return DeltaTable.create(
                 delta_uri(path),
                 schema=spec.schema,
@@ -446,8 +446,6 @@ def _open_table(spec: TableSpec, path: Location, epoch: str, *, exclude_dags: bo
                 raise_if_key_not_exists=False,
                 storage_options=storage_options(path),
             )
-        except FAULTS as error:
-            raise cannot_open(path, error) from error
     made_from = delta_log.epoch_of(table)
     if made_from != epoch:
         raise another_log(path, made_from, epoch)

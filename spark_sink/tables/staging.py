@@ -14,8 +14,8 @@ All functions raise `TablesError` if files cannot be written, or are missing or 
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Final, TypeVar
@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from spark_sink.errors import cannot_read, cannot_write
 from spark_sink.schema import PARTITION_COLUMN, TableSpec, with_partition
-from spark_sink.tables.location import FAULTS, Location, concurrently, file_system
+from spark_sink.tables.location import Location, concurrently, faults_as, file_system
 from spark_sink.tables.placement import Placement
 
 Item = TypeVar("Item")
@@ -116,10 +116,8 @@ class Stager:
         """Write rows to one file per partition."""
         order = (PARTITION_COLUMN, "stream_cid", self.spec.order)
         ordered = rows.sort_by([(name, "ascending") for name in order])
-        try:
+        with faults_as(partial(cannot_write, self.location)):
             return Staged(tuple(concurrently(self.location, self._write, by_partition(ordered))))
-        except FAULTS as error:
-            raise cannot_write(self.location, error) from error
 
     def _write(self, part: tuple[int, pa.Table]) -> DataFile:
         partition, rows = part
@@ -185,7 +183,7 @@ def by_partition(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 def read_file(file: DataFile, schema: pa.Schema) -> pa.Table:
     """Read a file, adding the partition column, and nulls for columns that were added later."""
     with (
-        as_read_errors(),
+        faults_as(cannot_read),
         pq.ParquetFile(file.path, filesystem=file_system(file.location)) as parquet,
     ):
         return _whole(parquet.read(), file.partition, schema)
@@ -198,7 +196,10 @@ def read_file_upto(
     parts = [schema.empty_table()]
     size = 0
     files = file_system(location)
-    with as_read_errors(), pq.ParquetFile(path, filesystem=files, pre_buffer=False) as parquet:
+    with (
+        faults_as(cannot_read),
+        pq.ParquetFile(path, filesystem=files, pre_buffer=False) as parquet,
+    ):
         groups = map(parquet.metadata.row_group, range(parquet.num_row_groups))
         if sum(group.num_rows * group.total_byte_size for group in groups) <= most:
             rows = parquet.read(use_threads=False)
@@ -209,15 +210,6 @@ def read_file_upto(
                 return None
             parts.append(_whole(pa.Table.from_batches([batch]), partition, schema))
     return pa.concat_tables(parts)
-
-
-@contextmanager
-def as_read_errors() -> Iterator[None]:
-    """Raise TablesError if a file that the block reads is missing or damaged."""
-    try:
-        yield
-    except FAULTS as error:
-        raise cannot_read(error) from error
 
 
 def rows_in(whole: pa.Buffer, schema: pa.Schema) -> pa.Table:

@@ -24,8 +24,8 @@ call does all of it again.
 All functions raise `TablesError` if there are no such tables, or they cannot be read or written.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -48,7 +48,7 @@ from spark_sink.tables.catalog import (
     spec_of,
 )
 from spark_sink.tables.delta_log import epoch_of, query
-from spark_sink.tables.location import FAULTS, Location, delete_below
+from spark_sink.tables.location import Location, delete_below, faults_as
 from spark_sink.tables.placement import LeaveOut, forgotten_streams, leave_out_for_good
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.sink_table import SinkTable
@@ -66,7 +66,7 @@ def optimize(directory: Location, names: Sequence[str]) -> dict[str, int]:
     Then a stream's history is one small read.
     """
     tables = _tables(directory, names)
-    with _as_sink_errors(directory):
+    with faults_as(partial(cannot_write, directory)):
         return {name: retention.optimize(table) for name, table in tables.items()}
 
 
@@ -75,7 +75,7 @@ def vacuum(
 ) -> dict[str, int]:
     """Delete files that only versions older than `hours` need; return how many, by table."""
     tables = _tables(directory, names)
-    with _as_sink_errors(directory):
+    with faults_as(partial(cannot_write, directory)):
         if not dry_run:
             delete_abandoned(directory)
         return {
@@ -94,7 +94,7 @@ def rebuild(
     either the old one or the new one.
     """
     beside = directory / REBUILD_DIR
-    with _as_sink_errors(directory):
+    with faults_as(partial(cannot_write, directory)):
         delete_below(directory, REBUILD_DIR)
         try:
             if name == RAW:
@@ -182,15 +182,6 @@ def _tables(directory: Location, names: Sequence[str]) -> dict[str, DeltaTable]:
     return {name: table for name, table in tables.items() if not names or name in names}
 
 
-@contextmanager
-def _as_sink_errors(directory: Location) -> Iterator[None]:
-    """Raise errors of the disk and the libraries as `SinkError`s."""
-    try:
-        yield
-    except FAULTS as error:
-        raise cannot_write(directory, error) from error
-
-
 def streams_of(directory: Location, controllers: Collection[str]) -> set[bytes]:
     """Return the streams of some controllers, by their CIDs."""
     quoted = ", ".join("'" + did.replace("'", "''") + "'" for did in controllers)
@@ -216,7 +207,7 @@ def forget(directory: Location, streams: Collection[bytes]) -> dict[str, int]:
         return rows.filter(pc.invert(pc.is_in(rows["stream_cid"], cids)))
 
     rows: dict[str, int] = {}
-    with _as_sink_errors(directory):
+    with faults_as(partial(cannot_write, directory)):
         delete_below(directory, STAGING_DIR)
         delete_below(directory, REBUILD_DIR)
         for name, delta in tables.items():
