@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from recon_node.base.latest import Latest
+from recon_node.base.latest import Remembered
 from spark_sink.errors import RequestError, invalid_request
 from spark_sink.serve import ipc, metadata
 from spark_sink.serve.database import Wanted
@@ -284,26 +284,23 @@ class Prepared:
     sql: str
     plan: StatementPlan
     values: dict[str, Any] = field(default_factory=dict)
-    used: float = 0.0
 
 
 class PreparedStatements:
     """The prepared statements of all clients, by their handles."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
         self._lock = threading.Lock()
-        self._statements = Latest[bytes, Prepared](IN_ALL)
+        self._statements = Remembered[bytes, Prepared](IN_ALL, lifetime=KEPT, clock=clock)
 
     def add(self, client: str, sql: str, plan: StatementPlan) -> bytes:
         """Remember a statement; return its handle."""
         handle = secrets.token_bytes(16)
         with self._lock:
-            self._forget()
             own = [h for h, statement in self._statements.items() if statement.client == client]
             for old in own[: max(0, len(own) - PER_CLIENT + 1)]:
-                del self._statements[old]
-            self._statements[handle] = Prepared(client, sql, plan, used=self._clock())
+                self._statements.pop(old)
+            self._statements.put(handle, Prepared(client, sql, plan))
         return handle
 
     def get(self, handle: bytes) -> Prepared:
@@ -313,28 +310,22 @@ class PreparedStatements:
             RequestError: it is not known, or not any more.
         """
         with self._lock:
-            self._forget()
-            if (prepared := self._statements.use(handle)) is None:
+            if (prepared := self._statements.get(handle, None)) is None:
                 raise RequestError(
                     "NOT_FOUND",
                     "there is no such prepared statement: it was closed, not used for "
                     f"{KEPT / 60:.0f} minutes, or the server was restarted; prepare it again",
                 )
-            prepared.used = self._clock()
+            self._statements.put(handle, prepared)  # as the one that was used last
             return prepared
 
     def remove(self, handle: bytes) -> None:
         """Forget a statement, if it is known."""
         with self._lock:
-            self._statements.pop(handle, None)
+            self._statements.pop(handle)
 
     def __len__(self) -> int:
         return len(self._statements)
-
-    def _forget(self) -> None:
-        oldest = self._clock() - KEPT
-        while self._statements and next(iter(self._statements.values())).used < oldest:
-            self._statements.popitem(last=False)
 
 
 def _values_of(parameters: pa.Schema, rows: pa.Table) -> dict[str, Any]:

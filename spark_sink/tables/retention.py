@@ -20,14 +20,14 @@ import time
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import partial
 from operator import attrgetter, itemgetter
 from pathlib import Path, PurePath
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -416,34 +416,29 @@ def held(location: Location, version: int) -> Iterator[Callable[[int], None]]:
     Yields a function that changes the version to a later one. Where the directory is an object
     store, or may not be written, nothing is held.
     """
-    holds: list[tuple[Path, IO[bytes]]] = []
+    with ExitStack() as holds:
 
-    def move(to: int) -> None:
-        before = holds[:]
-        with suppress(OSError):
-            holds[:] = [_hold(location, to)] if isinstance(location, Path) else []
-        for path, file in before:
-            _let_go(path, file)
+        def move(to: int) -> None:
+            before = holds.pop_all()
+            with suppress(OSError):
+                if isinstance(location, Path):
+                    holds.enter_context(_hold(location / _READERS, to))
+            before.close()
 
-    move(version)
-    try:
+        move(version)
         yield move
-    finally:
-        for path, file in holds:
-            _let_go(path, file)
 
 
-def _hold(table: Path, version: int) -> tuple[Path, IO[bytes]]:
-    directory = table / _READERS
-    directory.mkdir(exist_ok=True)
-    path = directory / f"{version}-{uuid.uuid4()}"
-    return path, open_locked(path)
-
-
-def _let_go(path: Path, file: IO[bytes]) -> None:
-    with suppress(OSError):
-        path.unlink()
-    file.close()
+@contextmanager
+def _hold(readers: Path, version: int) -> Iterator[None]:
+    readers.mkdir(exist_ok=True)
+    path = readers / f"{version}-{uuid.uuid4()}"
+    with open_locked(path):
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                path.unlink()
 
 
 def oldest_held(location: Location) -> int | None:
@@ -453,7 +448,8 @@ def oldest_held(location: Location) -> int | None:
     versions: list[int] = []
     for path in (location / _READERS).glob("*-*"):
         try:
-            _let_go(path, open_locked(path))
+            with open_locked(path):
+                path.unlink()
         except BlockingIOError:
             versions.append(int(path.name.partition("-")[0]))
         except OSError:
