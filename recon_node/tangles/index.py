@@ -89,14 +89,21 @@ class Tangles:
 
     async def names(self, root: CID) -> dict[str, int]:
         """Return the tangles with a root, by name, and how many documents name each."""
-        return await self._index.ask(partial(_read_names, root))
+        sql = "SELECT name, count(*) FROM candidates WHERE root = ? GROUP BY name ORDER BY name"
+        return dict(await self._index.ask(lambda db: db.execute(sql, (root,)).fetchall()))
 
     async def all(
         self, after: tuple[bytes, str], limit: int
     ) -> list[tuple[CID, str, int, str | None]]:
         """Return the tangles in the order of their roots and names, how many documents name each,
         and the StreamID of the root if it is here; up to `limit` after a root and a name."""
-        return await self._index.ask(partial(_read_all, after, limit))
+        sql = (
+            "SELECT root, name, count(*), max(CASE WHEN message = root THEN stream_id END) "
+            "FROM candidates WHERE (root, name) > (?, ?) "
+            "GROUP BY root, name ORDER BY root, name LIMIT ?"
+        )
+        rows = await self._index.ask(lambda db: db.execute(sql, (*after, limit)).fetchall())
+        return [(CID(root), *facts) for root, *facts in rows]
 
     async def candidates(
         self, root: CID, name: str, limit: int, max_bytes: int
@@ -120,23 +127,6 @@ async def open_tangles(store: Store, data_dir: Path) -> AsyncIterator[Tangles]:
     """
     async with open_feed_index(FILE, take, store, data_dir) as index:
         yield Tangles(index)
-
-
-def _read_names(root: CID, connection: sqlite3.Connection) -> dict[str, int]:
-    sql = "SELECT name, count(*) FROM candidates WHERE root = ? GROUP BY name ORDER BY name"
-    return dict(connection.execute(sql, (root,)).fetchall())
-
-
-def _read_all(
-    after: tuple[bytes, str], limit: int, connection: sqlite3.Connection
-) -> list[tuple[CID, str, int, str | None]]:
-    sql = (
-        "SELECT root, name, count(*), max(CASE WHEN message = root THEN stream_id END) "
-        "FROM candidates WHERE (root, name) > (?, ?) "
-        "GROUP BY root, name ORDER BY root, name LIMIT ?"
-    )
-    rows = connection.execute(sql, (*after, limit))
-    return [(CID(root), name, count, stream_id) for root, name, count, stream_id in rows]
 
 
 _BY_ARRIVAL: Final = """

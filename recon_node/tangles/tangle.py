@@ -73,13 +73,12 @@ class Exclusion(Generic[Id]):
 class Tangle(Generic[Id]):
     """The members of a tangle and their links.
 
-    `order` has all members, each after its history. `previous` and `next` are the links between
-    members, ascending. `excluded` has the other candidates, and why.
+    `order` has all members, each after its history. `previous` are the links between members,
+    ascending. `excluded` has the other candidates, and why.
     """
 
     order: tuple[Id, ...]
     previous: Mapping[Id, tuple[Id, ...]]
-    next: Mapping[Id, tuple[Id, ...]]
     excluded: Mapping[Id, Exclusion[Id]]
 
     def __len__(self) -> int:
@@ -88,7 +87,7 @@ class Tangle(Generic[Id]):
     @property
     def tips(self) -> tuple[Id, ...]:
         """The members that no member links back to, ascending: `previous` of the next message."""
-        return tuple(sorted(id_ for id_ in self.order if not self.next[id_]))
+        return tuple(sorted(set(self.order).difference(*self.previous.values())))
 
 
 def tangle_of(messages: Iterable[TangleMessage[Id]], name: str, root: Id) -> Tangle[Id]:
@@ -138,27 +137,16 @@ def weave(
         raise TangleError("no message is a root (one without root and previous)")
     order = _order(links, timestamps or {})
     members = {id_: links[id_] or () for id_ in order}
-    following = _following(members)
-    return Tangle(
-        order=tuple(order),
-        previous=members,
-        next={id_: tuple(sorted(following[id_])) for id_ in order},
-        excluded=_exclusions(links, set(order)),
-    )
-
-
-def _following(links: Mapping[Id, tuple[Id, ...] | None]) -> defaultdict[Id, list[Id]]:
-    following: defaultdict[Id, list[Id]] = defaultdict(list)
-    for id_, previous in links.items():
-        for base in previous or ():
-            following[base].append(id_)
-    return following
+    return Tangle(tuple(order), members, _exclusions(links, set(order)))
 
 
 def _order(links: Mapping[Id, tuple[Id, ...] | None], timestamps: Mapping[Id, float]) -> list[Id]:
     """Kahn's algorithm; candidates that never become free are not members."""
     waiting = {id_: len(previous) for id_, previous in links.items() if previous}
-    following = _following(links)
+    following: defaultdict[Id, list[Id]] = defaultdict(list)
+    for id_, previous in links.items():
+        for base in previous or ():
+            following[base].append(id_)
     free = [(timestamps.get(id_, 0), id_) for id_, base in links.items() if base is None]
     heapify(free)
     order: list[Id] = []

@@ -109,16 +109,7 @@ def _show_thread(node: Connection, root: str, name: str, drawing: Drawing) -> No
     with client_of(node) as ceramic:
         thread = ceramic.tangle(root, name)
     previous = {str(message.id): (*map(str, message.previous),) for message in thread.messages}
-    following: dict[str, list[str]] = {id_: [] for id_ in previous}
-    for id_, bases in previous.items():
-        for base in bases:
-            following[base].append(id_)
-    woven = Tangle(
-        order=tuple(previous),
-        previous=previous,
-        next={id_: tuple(sorted(ids)) for id_, ids in following.items()},
-        excluded={},
-    )
+    woven = Tangle(tuple(previous), previous, {})
     details = {
         str(message.id): (_author({"author": message.author}), _when_asserted(message.timestamp))
         for message in thread.messages
