@@ -276,9 +276,9 @@ class _PlainFile(tarfile.TarInfo):
     tarfile would read as a whole, and of sparse ones it would write the holes."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> Self:
-        if self.type == tarfile.XHDTYPE and self.size <= _MAX_ATTRIBUTES:  # of 8 GiB and more
-            return cast(Self, super()._proc_member(archive))  # type: ignore[misc]
-        if self.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+        # A file of 8 GiB and more has attributes.
+        has_attributes = self.type == tarfile.XHDTYPE and self.size <= _MAX_ATTRIBUTES
+        if not has_attributes and self.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
             raise tarfile.HeaderError("not an ordinary file")
         return cast(Self, super()._proc_member(archive))  # type: ignore[misc]
 

@@ -158,7 +158,12 @@ def newest_first(nodes: Iterable[PictureNode]) -> list[PictureNode]:
             else:
                 seen.add(new)
                 path.append((new, iter(nexts[new])))
-    _refuse_cycles(by_id, seen, order)
+    row_of = {node.id: row for row, node in enumerate(order)}
+    stuck = [id_ for id_ in by_id if id_ not in row_of] or [
+        node.id for node in order if any(row_of[prev] <= row_of[node.id] for prev in node.prev)
+    ]
+    if stuck:
+        raise ValueError(f"{stuck[0]!r} is part of a cycle, or builds only on one")
     return order
 
 
@@ -268,19 +273,6 @@ def _by_id(nodes: Iterable[PictureNode]) -> dict[Hashable, PictureNode]:
             raise ValueError(f"{node.id!r} was given twice")
         by_id[node.id] = node
     return by_id
-
-
-def _refuse_cycles(
-    by_id: Mapping[Hashable, PictureNode], seen: set[Hashable], order: Sequence[PictureNode]
-) -> None:
-    if len(seen) < len(by_id):
-        stuck = next(id_ for id_ in by_id if id_ not in seen)
-        raise ValueError(f"{stuck!r} is part of a cycle, or builds only on one")
-    row_of = {node.id: row for row, node in enumerate(order)}
-    for node in order:
-        for prev in node.prev:
-            if row_of[prev] <= row_of[node.id]:
-                raise ValueError(f"{node.id!r} is part of a cycle")
 
 
 def missing_node(id_: str) -> PictureNode:

@@ -22,16 +22,6 @@ class Glyphs:
     nodes: Mapping[NodeShape, str]
     joints: Mapping[str, str]
 
-    @property
-    def vertical(self) -> str:
-        """A lane that passes."""
-        return self.joints["ud"]
-
-    @property
-    def horizontal(self) -> str:
-        """A link across a lane."""
-        return self.joints["lr"]
-
 
 _JOINTS: Final = ("ud", "lr", "ul", "ur", "dl", "dr", "udl", "udr", "dlr", "ulr", "udlr")
 
@@ -76,13 +66,13 @@ def draw_lines(layout: Layout, glyphs: Glyphs = UNICODE) -> Iterator[Line]:
         if targets - {placed.lane}:
             yield _link_line(layout, placed, targets, (above, lanes), glyphs)
         elif not targets and placed is not layout.placed[-1]:
-            yield Line(_lanes(layout, lanes, glyphs.vertical), None)
+            yield Line(_lanes(layout, lanes, glyphs.joints["ud"]), None)
     if lanes:
         yield Line(_lanes(layout, lanes, glyphs.nodes[NodeShape.FOLD]), None)
 
 
 def _node_line(layout: Layout, placed: Placed, lanes: Mapping[int, Tone], glyphs: Glyphs) -> Line:
-    marks = {lane: (glyphs.vertical, tone) for lane, tone in lanes.items()}
+    marks = {lane: (glyphs.joints["ud"], tone) for lane, tone in lanes.items()}
     marks[placed.lane] = (glyphs.nodes[placed.node.shape], placed.node.tone)
     return Line(_cells(layout, marks), placed)
 
@@ -116,10 +106,10 @@ def _link_line(
             glyph = glyphs.joints["".join(side for side, there in sides.items() if there)]
             marks[lane] = (glyph, below.get(lane, tone) if lane in above else tone)
         elif lane in below:
-            marks[lane] = (glyphs.vertical, below[lane])
+            marks[lane] = (glyphs.joints["ud"], below[lane])
         else:
-            marks[lane] = (glyphs.horizontal, tone)
-    between = dict.fromkeys(range(left, right), (glyphs.horizontal, tone))
+            marks[lane] = (glyphs.joints["lr"], tone)
+    between = dict.fromkeys(range(left, right), (glyphs.joints["lr"], tone))
     return Line(_cells(layout, marks, between), None)
 
 
