@@ -44,7 +44,6 @@ from recon_node.snapshot.packs import (
     encode_locator,
     event_body,
     located,
-    pack_name,
 )
 from recon_node.snapshot.root import (
     LATEST,
@@ -178,10 +177,9 @@ class SnapshotWriter:
         self._key = key
         self._progress = progress
         self._base = base
-        self._packs: list[tuple[CID, int] | None] = []
-        self._events = PackWriter(pack_bytes, PACK_HEADER)
-        self._nodes = PackWriter(pack_bytes)
-        self._numbers: dict[PackWriter, int] = {}
+        self._packs = [] if base is None else list[tuple[CID, int] | None](base.manifest.packs)
+        self._events = PackWriter(objects, self._packs, pack_bytes, PACK_HEADER)
+        self._nodes = PackWriter(objects, self._packs, pack_bytes)
         self._event_extents: dict[bytes, PackExtent] = {}
         self._node_extents: dict[CID, PackExtent] = {}
         self._upper: dict[CID, tuple[InnerNode, bytes, bytes]] = {}
@@ -195,14 +193,14 @@ class SnapshotWriter:
         if base is None:
             tree = self._build()
         else:
-            self._packs += base.manifest.packs
             self._live = base.manifest.live
             tree, feed = self._update(base), base.manifest.feed
             has_feed = feed is None or (feed.epoch, feed.position) == (epoch, position)
             if tree == base.manifest.tree and has_feed:
                 return Created(base, is_new=False, base=base)
-        for writer in (self._events, self._nodes):
-            self._close(writer)
+        self._events.close()
+        self._nodes.close()
+        self._made.packs = len(self._packs) - (0 if base is None else len(base.manifest.packs))
         manifest = SnapshotManifest(
             network=self._source.network,
             interests=self._source.interests,
@@ -303,7 +301,7 @@ class SnapshotWriter:
                 if body is None:
                     self._made.left_out.append(str(event_id))
                     continue
-                self._event_extents[bytes(event_id)] = self._add(self._events, body)
+                self._event_extents[bytes(event_id)] = self._events.add(body)
                 self._live += len(body)
                 self._made.events += 1
                 yield bytes(event_id)
@@ -319,29 +317,10 @@ class SnapshotWriter:
             if node.children[0].level:
                 self._upper[new.link.cid] = (node, new.block, locator)
         data = located(node, locator)
-        self._node_extents[new.link.cid] = self._add(self._nodes, data)
+        self._node_extents[new.link.cid] = self._nodes.add(data)
         self._made.nodes += 1
         if self._base is None:
             self._live += len(data)
-
-    def _add(self, writer: PackWriter, data: bytes) -> PackExtent:
-        if writer.is_full:
-            self._close(writer)
-        if writer not in self._numbers:
-            self._numbers[writer] = len(self._packs)
-            self._packs.append(None)
-        return PackExtent(self._numbers[writer], *writer.add(data))
-
-    def _close(self, writer: PackWriter) -> None:
-        """Write the pack that is being filled."""
-        pack = writer.take()
-        if pack is None:
-            return
-        cid, data = pack
-        if not self._objects.exists(pack_name(cid)):
-            self._objects.put(pack_name(cid), data)
-        self._packs[self._numbers.pop(writer)] = (cid, len(data))
-        self._made.packs += 1
 
     def _top(self, tree: Root | None) -> dict[CID, tuple[bytes, bytes]]:
         """Return the upper levels of the tree, as many as the root object takes."""

@@ -210,37 +210,52 @@ def event_body(cid: CID, event: bytes) -> bytes:
 
 
 class PackWriter:
-    """Fills packs, one after the other.
+    """Fills packs, one after the other, and puts them into a store when they have `target` bytes.
 
-    A pack begins with `header`, and is full after `target` bytes.
+    A pack begins with `header`. It has a place in `packs` from its first item on, and is there when
+    it is written.
     """
 
-    def __init__(self, target: int, header: bytes = b"") -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        packs: list[tuple[CID, int] | None],
+        target: int,
+        header: bytes = b"",
+    ) -> None:
+        self._objects = objects
+        self._packs = packs
         self._target = target
         self._header = header
+        self._number = 0
         self._parts: list[bytes] = []
         self._size = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether it should be taken."""
-        return self._size >= self._target
-
-    def add(self, data: bytes) -> tuple[int, int]:
-        """Append bytes; return their offset and size."""
+    def add(self, data: bytes) -> PackExtent:
+        """Append bytes; return where they are."""
+        if self._size >= self._target:
+            self.close()
         if not self._parts:
+            self._number = len(self._packs)
+            self._packs.append(None)
             self._parts.append(self._header)
             self._size = len(self._header)
         self._parts.append(data)
-        offset, self._size = self._size, self._size + len(data)
-        return offset, len(data)
+        extent = PackExtent(self._number, self._size, len(data))
+        self._size = extent.end
+        return extent
 
-    def take(self) -> tuple[CID, bytes] | None:
-        """Return the pack, and start the next; None if it is empty."""
+    def close(self) -> None:
+        """Write the pack that is being filled, if any."""
+        if not self._parts:
+            return
         data = b"".join(self._parts)
+        cid = CID.of(RAW, data)
+        if not self._objects.exists(pack_name(cid)):
+            self._objects.put(pack_name(cid), data)
+        self._packs[self._number] = (cid, len(data))
         self._parts.clear()
         self._size = 0
-        return (CID.of(RAW, data), data) if data else None
 
 
 class Range(NamedTuple):
