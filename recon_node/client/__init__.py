@@ -15,7 +15,8 @@ never leaves it. docs/client.md is the guide. In reading order:
 
     clients       the two clients, which carry requests and answers
     operations    what operations are, their arguments, and reading streams
-    writing       creating, changing and merging streams
+    writing       creating and changing streams
+    merges        merging streams that have diverged
     feed_entries  the feed
     lists         models, documents, interests, anchors and threads
     keys          keys and capabilities
@@ -63,6 +64,7 @@ from recon_node.client.lists import (
     Thread,
     ThreadMessage,
 )
+from recon_node.client.merges import MergeConflictError
 from recon_node.client.operations import (
     CidRef,
     Document,
@@ -71,7 +73,7 @@ from recon_node.client.operations import (
     RefusedEventError,
     StreamRef,
 )
-from recon_node.client.writing import MergeConflictError, Patch
+from recon_node.client.writing import Patch
 from recon_node.ipld import CID
 from recon_node.streams import Conflict, Expired, MergeProposal, json_diff
 

@@ -18,7 +18,7 @@ import httpx
 
 from recon_node import DEFAULT_URL
 from recon_node.base.connection import TIMEOUT, AsyncConnection, ClientError, Connection
-from recon_node.client import feed_entries, lists, operations, writing
+from recon_node.client import feed_entries, lists, merges, operations, writing
 from recon_node.client.keys import Key
 from recon_node.client.operations import CidRef, ClientSession, Document, Steps, StreamRef
 from recon_node.streams.json_values import BudgetError
@@ -114,9 +114,9 @@ class Ceramic(_Signing, Connection):
     update = _blocking(writing.update)
     read = _blocking(operations.read)
     events = _blocking(operations.events)
-    diverged = _blocking(writing.diverged)
-    propose_merge = _blocking(writing.propose_merge)
-    merge = _blocking(writing.merge)
+    diverged = _blocking(merges.diverged)
+    propose_merge = _blocking(merges.propose_merge)
+    merge = _blocking(merges.merge)
     tangles = _blocking(lists.tangles)
     tangle = _blocking(lists.tangle)
     reply = _blocking(lists.reply)
@@ -230,9 +230,9 @@ class AsyncCeramic(_Signing, AsyncConnection):
     update = _async(writing.update)
     read = _async(operations.read)
     events = _async(operations.events)
-    diverged = _async(writing.diverged)
-    propose_merge = _async(writing.propose_merge)
-    merge = _async(writing.merge)
+    diverged = _async(merges.diverged)
+    propose_merge = _async(merges.propose_merge)
+    merge = _async(merges.merge)
     tangles = _async(lists.tangles)
     tangle = _async(lists.tangle)
     reply = _async(lists.reply)

@@ -65,7 +65,7 @@ from recon_node.ceramic import (
 )
 from recon_node.ceramic.auth.signature import CLOCK_SKEW
 from recon_node.client.keys import CapabilityExpiredError, Key, NoKeyError, checked_arguments
-from recon_node.ipld import CID, IpldError, multibase
+from recon_node.ipld import CID, DagCborError, IpldError, multibase
 from recon_node.streams import Definitions, Expired, Stream, StreamShapeError, definitions_of
 from recon_node.streams.graph import with_whole_history
 from recon_node.streams.json_values import pointer
@@ -343,6 +343,25 @@ def send(session: ClientSession, event: Event) -> Steps[None]:
     answer.check()
     if answer.warning:
         warnings.warn(answer.warning, OutsideInterestsWarning, stacklevel=1)
+
+
+def check_accepted(stream: Stream, event: Event) -> None:
+    """Check that an event would not be rejected, and that its capability covers the stream."""
+    if event.capability is not None:
+        with checked_arguments():
+            check_authority(event, stream.header.controller, stream.header.model)
+    state = stream.at(event.cid)
+    if state.validation_errors:
+        raise InvalidContentError(state.validation_errors)
+
+
+@contextmanager
+def explained() -> Generator[None]:
+    """Turn what the builders refuse into an error of this package."""
+    try:
+        yield
+    except (InvalidEventError, DagCborError) as error:
+        raise InvalidContentError([str(error)]) from None
 
 
 def fetch_matching(
