@@ -52,10 +52,6 @@ def links(cid: CID, block: bytes) -> list[CID]:
     return cids
 
 
-def _none(block: bytes) -> Iterator[bytes]:
-    return iter(())
-
-
 def _of_dag_pb(block: bytes) -> Iterator[bytes]:
     return (link.cid for link in dag_pb.decode(block).links)
 
@@ -124,9 +120,7 @@ def _of_dag_json(block: bytes) -> Iterator[bytes]:
 
 
 _READERS: Final[dict[int, Callable[[bytes], Iterator[bytes]]]] = {
-    RAW: _none,
-    CBOR: _none,
-    JSON: _none,
+    **dict.fromkeys((RAW, CBOR, JSON), lambda block: iter(())),
     DAG_PB: _of_dag_pb,
     DAG_CBOR: _of_dag_cbor,
     DAG_JOSE: _of_dag_jose,

@@ -63,63 +63,52 @@ GAPS_A_STEP: Final = 32
 """Gaps answered between two yields."""
 
 
-class TurnSession(Session[M], Protocol):
-    """A session in which the sides take turns."""
-
-    side: Side
-    """Whose turn it is, the range, and what has been learned so far."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the session has ended well."""
-        return self.side.done
-
-    @property
-    def rounds(self) -> int:
-        """Turns that the peer has taken."""
-        return self.side.rounds
-
-    def end_of_stream(self) -> bool:
-        """Return whether the session had ended; only some versions end so."""
-        return self.side.done
+class ProtocolError(Exception):
+    """A violation of the recon protocol, by this side or the other, distinguished as in h11."""
 
 
-@dataclass(frozen=True, slots=True)
-class Version(Generic[M]):
-    """A version of the protocol: its libp2p protocol id, its sessions, and its messages' codec."""
-
-    id: str
-    session: Callable[[Side], TurnSession[M]]
-    encode: Callable[[M], bytes]
-    """Encodes a message as the bytes of one frame."""
-    decode: Callable[[bytes], M]
-    """Decodes the bytes of one frame. Raises RemoteProtocolError."""
-    weigh: Callable[[M], int]
-    """Returns about how many bytes of memory a message takes."""
-    keeps_stream: bool = False
-    """Whether a stream may carry another session after one that ended well."""
-    reports_left_out: bool = False
-    """Whether a side reports that it left keys out, so that it may leave them out before they are
-    listed. Otherwise only a peer that has listed a key understands that it is left out."""
+class LocalProtocolError(ProtocolError):
+    """This side used a session in a way that the protocol does not allow: a bug of ours."""
 
 
-FETCHED_AT_ONCE: Final = 32_768
-"""Events that are fetched before the next ones of a list are looked at: nothing is on its way, or
-written, at the end of each such part."""
-LEARNED_A_STEP: Final = 4096
-"""Keys of a list that are compared with our own between two yields."""
+class RemoteProtocolError(ProtocolError):
+    """The other side broke the protocol; the text says what it sent and where. The session ends."""
 
 
-def fetch(side: Side, keys: list[bytes]) -> Generator[Fetch, Failed, None]:
-    """Have the events of keys fetched that a peer listed; leave out those that could not be.
+class _State(Enum):
+    __hash__ = object.__hash__  # Enum's is slow, and each message takes several
 
-    They are fetched some at a time: a short message can list very many, and a peer that does not
-    have them is found out by the first.
-    """
-    for start in range(0, len(keys), FETCHED_AT_ONCE):
-        failed = yield Fetch(keys[start : start + FETCHED_AT_ONCE])
-        side.leave_out_unwanted(failed.unwanted)
-        side.leave_out_not_supplied(failed.keys)
+    START = "the first message is to be sent"
+    LISTENING = "the peer's message is due"
+    RESPONDING = "the answer to the peer's turn is due"
+    DONE = "the session has ended well"
+
+
+class _Action(Enum):
+    __hash__ = object.__hash__  # likewise
+
+    START = "start"
+    RECEIVE = "receive a message, with more of the turn to come"
+    RECEIVE_LAST = "receive the last message of a turn"
+    RESPOND = "respond"
+    FINISH = "finish"
+
+
+_TRANSITIONS: Final[Mapping[_State, Mapping[_Action, _State]]] = {
+    _State.START: {_Action.START: _State.LISTENING},
+    _State.LISTENING: {
+        _Action.RECEIVE: _State.LISTENING,
+        _Action.RECEIVE_LAST: _State.RESPONDING,
+        _Action.FINISH: _State.DONE,
+    },
+    _State.RESPONDING: {_Action.RESPOND: _State.LISTENING, _Action.FINISH: _State.DONE},
+    _State.DONE: {},
+}
+_OUT_OF_TURN: Final = {
+    _State.START: "peer spoke first in a session that it did not start",
+    _State.RESPONDING: "peer spoke again before its turn was answered",
+    _State.DONE: "peer sent a message after the end of the session",
+}
 
 
 _MIN_PARTS: Final = 2
@@ -182,54 +171,6 @@ DEFAULT_SETTINGS = SessionSettings()
 
 _TIMES_LISTED: Final = 2
 """How many times over we list our keys before it no longer counts as progress."""
-
-
-class ProtocolError(Exception):
-    """A violation of the recon protocol, by this side or the other, distinguished as in h11."""
-
-
-class LocalProtocolError(ProtocolError):
-    """This side used a session in a way that the protocol does not allow: a bug of ours."""
-
-
-class RemoteProtocolError(ProtocolError):
-    """The other side broke the protocol; the text says what it sent and where. The session ends."""
-
-
-class _State(Enum):
-    __hash__ = object.__hash__  # Enum's is slow, and each message takes several
-
-    START = "the first message is to be sent"
-    LISTENING = "the peer's message is due"
-    RESPONDING = "the answer to the peer's turn is due"
-    DONE = "the session has ended well"
-
-
-class _Action(Enum):
-    __hash__ = object.__hash__  # likewise
-
-    START = "start"
-    RECEIVE = "receive a message, with more of the turn to come"
-    RECEIVE_LAST = "receive the last message of a turn"
-    RESPOND = "respond"
-    FINISH = "finish"
-
-
-_TRANSITIONS: Final[Mapping[_State, Mapping[_Action, _State]]] = {
-    _State.START: {_Action.START: _State.LISTENING},
-    _State.LISTENING: {
-        _Action.RECEIVE: _State.LISTENING,
-        _Action.RECEIVE_LAST: _State.RESPONDING,
-        _Action.FINISH: _State.DONE,
-    },
-    _State.RESPONDING: {_Action.RESPOND: _State.LISTENING, _Action.FINISH: _State.DONE},
-    _State.DONE: {},
-}
-_OUT_OF_TURN: Final = {
-    _State.START: "peer spoke first in a session that it did not start",
-    _State.RESPONDING: "peer spoke again before its turn was answered",
-    _State.DONE: "peer sent a message after the end of the session",
-}
 
 
 class Side:
@@ -484,3 +425,62 @@ class Side:
 
 def _show(key_range: KeyRange) -> str:
     return f"({key_range.lower.hex()}, {key_range.upper.hex()})"
+
+
+class TurnSession(Session[M], Protocol):
+    """A session in which the sides take turns."""
+
+    side: Side
+    """Whose turn it is, the range, and what has been learned so far."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the session has ended well."""
+        return self.side.done
+
+    @property
+    def rounds(self) -> int:
+        """Turns that the peer has taken."""
+        return self.side.rounds
+
+    def end_of_stream(self) -> bool:
+        """Return whether the session had ended; only some versions end so."""
+        return self.side.done
+
+
+@dataclass(frozen=True, slots=True)
+class Version(Generic[M]):
+    """A version of the protocol: its libp2p protocol id, its sessions, and its messages' codec."""
+
+    id: str
+    session: Callable[[Side], TurnSession[M]]
+    encode: Callable[[M], bytes]
+    """Encodes a message as the bytes of one frame."""
+    decode: Callable[[bytes], M]
+    """Decodes the bytes of one frame. Raises RemoteProtocolError."""
+    weigh: Callable[[M], int]
+    """Returns about how many bytes of memory a message takes."""
+    keeps_stream: bool = False
+    """Whether a stream may carry another session after one that ended well."""
+    reports_left_out: bool = False
+    """Whether a side reports that it left keys out, so that it may leave them out before they are
+    listed. Otherwise only a peer that has listed a key understands that it is left out."""
+
+
+FETCHED_AT_ONCE: Final = 32_768
+"""Events that are fetched before the next ones of a list are looked at: nothing is on its way, or
+written, at the end of each such part."""
+LEARNED_A_STEP: Final = 4096
+"""Keys of a list that are compared with our own between two yields."""
+
+
+def fetch(side: Side, keys: list[bytes]) -> Generator[Fetch, Failed, None]:
+    """Have the events of keys fetched that a peer listed; leave out those that could not be.
+
+    They are fetched some at a time: a short message can list very many, and a peer that does not
+    have them is found out by the first.
+    """
+    for start in range(0, len(keys), FETCHED_AT_ONCE):
+        failed = yield Fetch(keys[start : start + FETCHED_AT_ONCE])
+        side.leave_out_unwanted(failed.unwanted)
+        side.leave_out_not_supplied(failed.keys)

@@ -323,21 +323,11 @@ NOBODY_ANSWERS: Final = (
 
 async def let_go_of_idle(host: Host, book: PeerBook) -> None:
     """Close connections that are idle, with peers that are not in the book, until cancelled."""
-    idle_since: dict[str, float] = {}
-    while True:
-        await trio.sleep(IDLE_POLL)
-        now = trio.current_time()
-        idle = {
-            peer_id
-            for peer_id in host.connected_peers()
-            if book.get(peer_id) is None and not host.has_streams(peer_id)
-        }
-        idle_since = {peer_id: idle_since.get(peer_id, now) for peer_id in idle}
-        async with trio.open_nursery() as nursery:
-            for peer_id, since in idle_since.items():
-                if now - since >= IDLE_LIMIT:
-                    logger.debug("Closing an idle connection", peer=peer_id)
-                    nursery.start_soon(host.disconnect, peer_id)
+
+    def is_idle(peer_id: str) -> bool:
+        return book.get(peer_id) is None and not host.has_streams(peer_id)
+
+    await _let_go(host, is_idle, 0, "Closing an idle connection")
 
 
 async def let_go_of_others(
@@ -347,21 +337,26 @@ async def let_go_of_others(
 
     What a peer shares may be unknown (None). Connections with the peers in `kept` are never closed.
     """
+
+    def shares_none(peer_id: str) -> bool:
+        return host.has_dialled(peer_id) and shares(peer_id) is False and peer_id not in kept
+
+    await _let_go(host, shares_none, ENOUGH_OTHERS, "Closing a connection: no common interest")
+
+
+async def _let_go(host: Host, is_useless: Callable[[str], bool], spared: int, why: str) -> None:
+    """Close connections that have been useless for a while, but for the first few of them."""
     since: dict[str, float] = {}
     while True:
         await trio.sleep(IDLE_POLL)
         now = trio.current_time()
-        others = {
-            peer_id
-            for peer_id in host.connected_peers()
-            if host.has_dialled(peer_id) and shares(peer_id) is False and peer_id not in kept
-        }
-        since = {peer_id: at for peer_id, at in since.items() if peer_id in others}
-        since |= dict.fromkeys(sorted(others.difference(since)), now)
+        useless = set(filter(is_useless, host.connected_peers()))
+        since = {peer_id: at for peer_id, at in since.items() if peer_id in useless}
+        since |= dict.fromkeys(sorted(useless.difference(since)), now)
         async with trio.open_nursery() as nursery:
-            for peer_id in list(since)[ENOUGH_OTHERS:]:
+            for peer_id in list(since)[spared:]:
                 if now - since[peer_id] >= IDLE_LIMIT:
-                    logger.debug("Closing a connection: no common interest", peer=peer_id)
+                    logger.debug(why, peer=peer_id)
                     nursery.start_soon(host.disconnect, peer_id)
 
 

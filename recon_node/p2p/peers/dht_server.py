@@ -130,29 +130,25 @@ class ProviderRecords:
             by_group.setdefault(self._records[key].group, []).append(key)
         return max(by_group.values(), key=len)[0]
 
-    def _indexes(self, key: RecordKey, record: _Record) -> Iterable[dict[RecordKey, None]]:
-        """Return the parts of the three indexes in which a record is listed."""
-        yield self._of_key.setdefault(key[0], {})
-        yield self._of_group.setdefault(record.group, {})
-        yield self._of_peer.setdefault(key[1], {})
-
     def _insert(self, key: RecordKey, record: _Record) -> None:
         self._records[key] = record
-        for index in self._indexes(key, record):
-            index[key] = None
+        for index, name in self._indexes(key, record):
+            index.setdefault(name, {})[key] = None
 
     def _remove(self, key: RecordKey) -> None:
         record = self._records.pop(key, None)
         if record is None:
             return
-        for index in self._indexes(key, record):
-            del index[key]
-        if not self._of_key[key[0]]:
-            del self._of_key[key[0]]
-        if not self._of_group[record.group]:
-            del self._of_group[record.group]
-        if not self._of_peer[key[1]]:
-            del self._of_peer[key[1]]
+        for index, name in self._indexes(key, record):
+            del index[name][key]
+            if not index[name]:
+                del index[name]
+
+    def _indexes(
+        self, key: RecordKey, record: _Record
+    ) -> Iterable[tuple[dict[Any, dict[RecordKey, None]], str | bytes]]:
+        """Return the three indexes, and where each has a record."""
+        return (self._of_key, key[0]), (self._of_group, record.group), (self._of_peer, key[1])
 
 
 PROVIDERS_ANSWERED: Final = 20

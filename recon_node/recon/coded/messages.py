@@ -539,11 +539,7 @@ class _MessageReader:
     def _string(self, at: int, before: bytes, shared: int) -> tuple[bytes, int]:
         """Read the rest of a front-coded string, which must be in its shortest form."""
         data = self._data
-        first = data[at : at + 1]
-        if b"" < first < b"\x80":  # the usual case, without a call
-            size, at = first[0], at + 1
-        else:
-            size, at = self._varint(at)
+        size, at = self._varint(at)
         if shared + size > MAX_BOUND or shared > len(before):
             raise _error(at, f"a bound of {shared} + {size} bytes")
         rest = data[at : at + size]
