@@ -137,14 +137,14 @@ def test_rows_of_a_stream_are_all_there_or_none(
     others = [stream(f"other {n}", 5) for n in range(4)]
     bad = [stream(f"bad {n}", 25) for n in range(3)]
     inits = {events[0].cid for events in bad}
-    real = portion.table_rows
+    real = portion.rows_of
 
-    def table_rows(stream: feed_streams.FeedStream, *args: Any) -> Any:
+    def rows_of(stream: feed_streams.FeedStream, *args: Any) -> Any:
         yield from real(stream, *args)
         if stream.cid in inits:
             raise ValueError("at the end")
 
-    monkeypatch.setattr(portion, "table_rows", table_rows)
+    monkeypatch.setattr(portion, "rows_of", rows_of)
     every = [e for pair in zip(others[:3], bad, strict=True) for part in pair for e in part]
     derive(tables, [MODEL, *every, *others[3]])
     good = {MODEL.cid, *(events[0].cid for events in others)}
