@@ -7,14 +7,8 @@ A long step is divided by the partitions of the tables, which Spark's workers co
 short step, of up to a thousand events, is computed without them. Both are computed in processes
 that may be killed (`ChildComputer`), because the content is strangers'.
 
-Of a long stream, which would take seconds to read back, a short step reads only the events after
-its *summary*, if the same process has computed the stream before and its next event builds on its
-tip (`derive.feed_streams`).
-
-The content of a document depends on its model, which is another stream. Models usually come before
-their documents. When a model arrives, all its documents are read back, too; when it gets further
-events, those that name a version which was not here: other versions stay what they are. So someone
-who writes to a model cannot have all of its documents computed again and again.
+When a model arrives, or a version of it that documents name, these are read back, too
+(`derive.portion`); of long streams, only the last events (`derive.feed_streams`).
 
 Each table takes a step in one commit, which moves its position. When a model changes, many rows of
 documents may change: they are written before that commit, a few thousand streams at a time, without
