@@ -41,7 +41,6 @@ _READ_ONLY_COMMITTED: Final = {"isolation.level": "read_committed"}
 # Bytes of a message: librdkafka's default, which clusters share; of its key and the rest.
 _MESSAGE_BYTES: Final = 1_000_000
 _ENVELOPE: Final = 2_000
-_LEFT_OUT: Final = "left_out"
 _QUIET: Final = {"log_level": 0}
 _FENCED: Final = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
@@ -172,7 +171,7 @@ class Kafka:
             fields[largest] = "null"
             left_out.append(largest)
         if left_out:
-            fields[_LEFT_OUT] = to_json(left_out)
+            fields["left_out"] = to_json(left_out)
         return "{" + ", ".join(f"{json.dumps(k)}: {v}" for k, v in fields.items()) + "}"
 
     def _send(self, producer: Producer, topic: str, key: str, value: str) -> None:

@@ -107,7 +107,6 @@ _RELATIONS: Final = frozenset(
     ("BASE_TABLE", "EMPTY", "EXPRESSION_LIST", "JOIN")  # noqa: RUF005 - to be read in two lines
     + ("PIVOT", "SHOW_REF", "SUBQUERY", "TABLE_FUNCTION")
 )
-_INFORMATION_SCHEMA: Final = "information_schema"
 _INFORMATION: Final = frozenset(("columns", "schemata", "tables"))
 #: Beginnings of the names of DuckDB's own views.
 _SYSTEM_VIEWS: Final = ("duckdb_", "pg_", "pragma_", "sqlite_")
@@ -147,7 +146,7 @@ class Allowed:
 
     def _check_table(self, node: Node, named: Set[tuple[str, str]]) -> None:
         schema, name = node["schema_name"].lower(), node["table_name"].lower()
-        if schema == _INFORMATION_SCHEMA and name in _INFORMATION:
+        if schema == "information_schema" and name in _INFORMATION:
             return
         if node["catalog_name"].lower() not in ("", self.catalog) or (schema, name) not in named:
             known = ", ".join(sorted(name for schema, name in named if not schema))

@@ -41,8 +41,6 @@ from spark_sink.source.feed_client import Feed
 from spark_sink.tables.location import Location
 
 _SERVICE: Final = "arrow.flight.protocol.FlightService"
-_BEARER: Final = "bearer"
-_BASIC: Final = "basic"
 _AUTHORIZATION: Final = "authorization"
 _CANCELLED: Final = "CANCELLED"
 # Seconds. A client that is gone without a word is noticed after the sum of the first two.
@@ -368,9 +366,9 @@ def _after_first(messages: Iterator[Any], act: Callable[[], None]) -> Iterator[A
 def _token_in(authorization: str) -> str | None:
     """Return the token in a header; as the password, if it is that of a login."""
     scheme, _, credentials = authorization.partition(" ")
-    if scheme.lower() == _BEARER:
+    if scheme.lower() == "bearer":
         return credentials.strip()
-    if scheme.lower() != _BASIC:
+    if scheme.lower() != "basic":
         return None
     try:
         return base64.b64decode(credentials, validate=False).decode().partition(":")[2]

@@ -60,7 +60,6 @@ _UNKNOWN: Final = -1
 _SCHEMAS_FOR: Final = 5.0
 _NOT_OURS: Final = "the ticket was not issued by this server, or before it was last started"
 _SEAL: Final = hashlib.sha256().digest_size
-_READ_ONLY: Final = "the tables are read-only here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +265,7 @@ def _sql(command: Message) -> str:
 def _unsupported(command: Message) -> RequestError:
     name = name_of(command)
     if "Update" in name:
-        return invalid_request(_READ_ONLY)
+        return invalid_request("the tables are read-only here")
     return RequestError("UNIMPLEMENTED", f"{name} is not supported here")
 
 

@@ -25,7 +25,6 @@ from spark_sink.serve.statement import FEED
 #: The columns of all tables, by schema and name, as Arrow writes them.
 TableSchemas = Mapping[tuple[str, str], bytes]
 
-_KEY_OF_VIEWS: Final = "stream_cid"
 _TABLE: Final = "TABLE"
 _VIEW: Final = "VIEW"
 
@@ -146,7 +145,7 @@ def _primary_keys(command: Message, schemas: TableSchemas) -> list[dict[str, Any
             "catalog_name": CATALOG,
             "db_schema_name": schema,
             "table_name": name,
-            "column_name": TABLES[name].key if name in TABLES else _KEY_OF_VIEWS,
+            "column_name": TABLES[name].key if name in TABLES else "stream_cid",
             "key_sequence": 1,
         }
         for schema, name in tables

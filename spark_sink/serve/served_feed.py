@@ -34,9 +34,6 @@ _POSITIONS_PER_STEP: Final = 50_000
 _POLL: Final = 0.2
 _STORE_POLL: Final = 1.0
 _POLLS_PER_OPEN: Final = 25
-_INSERTED: Final = "insert"
-_OLD: Final = "update_preimage"
-_NEW: Final = "update_postimage"
 
 
 class ServedFeed:
@@ -115,11 +112,11 @@ class ServedFeed:
 
     def _changes(self, table: DeltaTable, version: int) -> Iterator[None]:
         """Show the rows that a commit has changed, and, in tables of streams, added."""
-        updated: dict[str, list[pa.Table]] = {_OLD: [], _NEW: []}
+        updated: dict[str, list[pa.Table]] = {"update_preimage": [], "update_postimage": []}
         try:
             for rows, kinds in changed_rows(table, version, self._spec.schema):
                 if not self._spec.rows_are_events:
-                    yield from self._show(rows.filter(pc.equal(kinds, _INSERTED)))
+                    yield from self._show(rows.filter(pc.equal(kinds, "insert")))
                 for kind, parts in updated.items():
                     parts.append(rows.filter(pc.equal(kinds, kind)))
         except GoneError as error:
@@ -128,7 +125,7 @@ class ServedFeed:
                 f"this feed is too far behind: the changes of {self._spec.name} in version "
                 f"{version} cannot be read any more; start it again ({error})",
             ) from error
-        if updated[_NEW]:
+        if all(updated.values()):
             old, new = map(pa.concat_tables, updated.values())
             yield from self._show(_differing(old, new, self._spec.key))
 

@@ -49,7 +49,6 @@ SCRATCH_DIR: Final = "_scratch"
 STAGING_DIR: Final = "_staging"
 # Staged files of this age in an object store are none that a process is about to commit.
 _ABANDONED_AFTER: Final = timedelta(hours=1)
-_LOCK_FILE: Final = ".spark-sink.lock"
 
 OnWrite = Callable[[str, Staged], None]
 
@@ -70,7 +69,7 @@ def lock(directory: Location, *, make: bool = True) -> Iterator[None]:
             raise no_tables(directory)
         local.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=local).close()  # an existing lock file proves nothing
-        file = open_locked(local / _LOCK_FILE)
+        file = open_locked(local / ".spark-sink.lock")
     except BlockingIOError:
         raise ConflictError(
             f"another spark-sink is writing the tables in {directory}: stop it first"

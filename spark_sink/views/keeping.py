@@ -41,7 +41,6 @@ _VALUES_AT_ONCE: Final = 500_000
 _BATCH_STATES: Final = 64
 # Objects and lists in content that is converted; each takes 60 bytes or more while it is.
 _MAX_CONTAINERS: Final = 200_000
-_FEED: Final = "_feed"
 
 
 def create_view(directory: Location, model: StreamId, name: str | None) -> str:
@@ -57,7 +56,7 @@ def create_view(directory: Location, model: StreamId, name: str | None) -> str:
         )
     if name is None:
         name = re.sub(r"\W+", "_", str(definition.get("name")), flags=re.ASCII).strip("_").lower()
-    if not NAME.fullmatch(name) or name in TABLES or name.endswith(_FEED):
+    if not NAME.fullmatch(name) or name in TABLES or name.endswith("_feed"):
         raise TablesError(
             f"{name!r} cannot be the name of a view: choose one of a-z, 0-9 and _ with --as"
         )
