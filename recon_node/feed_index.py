@@ -108,7 +108,8 @@ class IndexFile:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")  # what it loses is read again
                 connection.execute("PRAGMA cache_size = -16384")
-                with transaction(connection):
+                connection.execute("BEGIN IMMEDIATE")
+                with connection:
                     self._prepare(connection, path, epoch, head)
             except BaseException:
                 connection.close()
@@ -337,7 +338,8 @@ def take_step(
 def _take_all(
     connection: sqlite3.Connection, take: Take, rows: Sequence[FeedRow], upto: int
 ) -> int:
-    with transaction(connection):
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:  # commits, or takes everything back
         ignored = take(connection, rows)
         connection.execute("UPDATE marks SET position = ?", (upto,))
     return ignored
@@ -347,18 +349,6 @@ def _is_of_the_file(error: Exception) -> bool:
     """Whether an error is about the index's file, and not about what was to be written."""
     kinds = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError)
     return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, kinds)
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit everything done inside, or none of it."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:

@@ -47,13 +47,19 @@ class CarFile:
         except CarError as error:
             raise DagError(f"{path} is not a CAR that can be read: {error}") from None
         self.size = layout.end - layout.start
+        """Approximate bytes of its blocks, for progress."""
         self.roots = tuple(dict.fromkeys(layout.roots))
         self.root = self._only_root() if root is None else root
         if self.root.hash_code == IDENTITY and not all_blocks:
             self._check_identity()
         self._passed: set[CID] = set()
 
-    def read(self, cid: CID) -> bytes:  # noqa: D102 - see DagSource
+    def read(self, cid: CID) -> bytes:
+        """Read a block.
+
+        Raises:
+            DagError: it is missing, or does not match its CID.
+        """
         extent = self._extents.get(cid)
         if extent is None:
             raise DagError(
@@ -62,7 +68,13 @@ class CarFile:
             )
         return self._files.read(cid, extent)
 
-    def blocks(self) -> Iterator[tuple[CID, bytes]]:  # noqa: D102 - see DagSource
+    def blocks(self) -> Iterator[tuple[CID, bytes]]:
+        """Yield the blocks to push, each once, those below the root depth first.
+
+        Raises:
+            DagError: see `read`.
+            LinksError: the links of a block cannot be read.
+        """
         read = self._read_if_here if self._all_blocks else self.read
         for cid, block in walk(self.root, read):
             self._passed.add(cid)
@@ -74,7 +86,8 @@ class CarFile:
                 self._passed.add(cid)
                 yield cid, block
 
-    def left_out(self) -> Omissions | None:  # noqa: D102 - see DagSource
+    def left_out(self) -> Omissions | None:
+        """Return what `blocks` has left out, once it has been exhausted."""
         hint = "--all-blocks pushes all"
         return Omissions.of(
             self._others(),

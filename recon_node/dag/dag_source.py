@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 from recon_node.dag.car_source import CarFile
-from recon_node.dag.errors import DagError, Omissions
+from recon_node.dag.errors import DagError
 from recon_node.dag.file_tree import FileTree, Preserve
 from recon_node.dag.unixfs import FileLayout
 from recon_node.ipld import CID
 from recon_node.ipld.car import BEGINNING_SIZE, looks_like_car
 
-
-class DagSource(Protocol):
-    """A DAG that can be read block by block."""
-
-    root: CID
-    size: int
-    """Approximate bytes of its blocks, for progress."""
-
-    def read(self, cid: CID) -> bytes:
-        """Read a block.
-
-        Raises:
-            DagError: it is missing, or does not match its CID.
-        """
-
-    def blocks(self) -> Iterator[tuple[CID, bytes]]:
-        """Yield the blocks to push, each once, those below the root depth first.
-
-        Raises:
-            DagError: see `read`.
-            LinksError: the links of a block cannot be read.
-        """
-
-    def left_out(self) -> Omissions | None:
-        """Return what `blocks` has left out, once it has been exhausted."""
+DagSource = CarFile | FileTree
+"""A DAG that can be read block by block."""
 
 
 def open_source(
@@ -49,7 +24,7 @@ def open_source(
     *,
     all_blocks: bool = False,
     preserve: Preserve = Preserve(),  # noqa: B008 - immutable
-) -> CarFile | FileTree:
+) -> DagSource:
     """Open the DAG in a CAR file; for a directory or any other file, its UnixFS.
 
     A file is a CAR if it begins like one, or has a name that ends in ".car". A symlink is

@@ -88,7 +88,7 @@ class FileTree:
         self.root = tree.cid
         self.size = tree.total
 
-    def read(self, cid: CID) -> bytes:  # noqa: D102 - see DagSource
+    def read(self, cid: CID) -> bytes:  # noqa: D102 - see CarFile
         node = self._nodes.get(cid)
         if node is not None:
             return node
@@ -96,10 +96,10 @@ class FileTree:
         wrap = None if wrapping is None else partial(leaf_node, wrapping)
         return self._files.read(cid, extent, wrap)
 
-    def blocks(self) -> Iterator[tuple[CID, bytes]]:  # noqa: D102 - see DagSource
+    def blocks(self) -> Iterator[tuple[CID, bytes]]:  # noqa: D102 - see CarFile
         return walk(self.root, self.read)
 
-    def left_out(self) -> Omissions | None:  # noqa: D102 - see DagSource
+    def left_out(self) -> Omissions | None:  # noqa: D102 - see CarFile
         return Omissions.of(
             self._skipped,
             "entries are sockets, FIFOs or devices and were not pushed",
