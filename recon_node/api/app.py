@@ -18,7 +18,7 @@ from recon_node.api.endpoint import Answer, Call, Endpoint, Services, endpoint
 from recon_node.api.errors import EXPECTED_ERRORS, ApiError, answer_error
 from recon_node.api.metrics import Metrics
 from recon_node.api.middleware import Bound, Guard, Observe
-from recon_node.api.models import Parameters, reply
+from recon_node.api.models import NO_PARAMETERS, Parameters, reply
 from recon_node.api.openapi import describe
 from recon_node.api.routes import (
     arrow,
@@ -201,7 +201,9 @@ class _Router:
         body = request.scope["body"]
         if method == "POST" and body:
             _check_encoding(request.scope)
-        parameters = entry.parameters.read_from(request)
+        parameters = NO_PARAMETERS
+        if entry.parameters is not Parameters:
+            parameters = entry.parameters.read_from(request)
         answer = await entry.handle(Call(request, self._services, self._metrics, parameters, body))
         return answer if isinstance(answer, Response) else reply(answer)
 

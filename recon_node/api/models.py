@@ -115,17 +115,15 @@ class Parameters(Body, frozen=True):
         Raises:
             ApiError: 400, a parameter is missing or has an invalid value.
         """
-        fields = _fields_of(cls)
-        if not fields:
-            return cls()
         query = request.query_params if request.scope["query_string"] else _NO_QUERY
         values: dict[str, Any] = {**query, **request.path_params}
-        for field in fields:
+        for field in _fields_of(cls):
             if field.is_list:
                 values[field.shown] = query.getlist(field.shown)
         return cls.checked(values)
 
 
+NO_PARAMETERS: Final = Parameters()
 B = TypeVar("B", bound=Body)
 MAX_SMALL_BODY: Final = 64 * 1024
 """Maximum bytes of a body of a few fields."""

@@ -218,6 +218,17 @@ class HttpConnection:
         """Whether a part of the next request's head is here."""
         self._is_read = True
         """Whether the whole request is."""
+        self._body: bytes | None = None
+        """The body if it was here with the head, which was not received yet."""
+        self._behind: bytes | None = b""
+        """What came behind such a body; None: h11 reads the body."""
+        self._ahead = self._chunks = self._received = 0
+        """Bytes read of the requests behind this one; chunks and bytes of its body."""
+        self._fault: h11.RemoteProtocolError | None = None
+        """What was wrong with the body."""
+        self._has_ended = False
+        """Whether the client sends no more."""
+        self._start: Message | None = None
 
     def finish(self) -> None:
         """End the connection: now if it is idle, else after the answer."""
@@ -229,11 +240,6 @@ class HttpConnection:
         """End the connection if it has waited long enough."""
         if now >= self._until:
             self._running.cancel()
-
-    def abandon(self) -> None:
-        """End the connection now, and what is done for it: the client is gone."""
-        self._is_gone = True
-        self._running.cancel()
 
     async def run(self) -> None:
         """Answer requests until either side ends the connection."""
@@ -254,32 +260,27 @@ class HttpConnection:
         await self._linger()
 
     async def _answer_requests(self) -> None:
-        rest = b""
-        while not self._is_closing and (exchange := await self._next_request(rest)) is not None:
+        while not self._is_closing and (scope := await self._next_request()) is not None:
             self._slot.use(busy=True)
-            await self._app(exchange.scope, exchange.receive, exchange.send)
+            await self._app(scope, self._receive_part, self._send_part)
             self._slot.use(busy=False)
-            if exchange.fault is not None:
-                raise exchange.fault
-            self._is_read = exchange.body_is_read
+            if self._fault is not None:
+                raise self._fault
             if not (self._is_read and self._answer.is_complete and self._answer.keeps_alive):
                 break
-            rest = exchange.rest
 
-    async def _next_request(self, rest: bytes) -> _Exchange | None:
-        """Return the next request once its head is here; None if none comes.
-
-        `rest` is what is here already behind the request before.
-        """
+    async def _next_request(self) -> Scope | None:
+        """Return the next request once its head is here; None if none comes."""
+        beginning = self._h11.trailing_data[0] if self._behind is None else self._behind
         self._answer = AnswerWriter()
         self._is_idle, self._has_begun = True, False
         self._until = trio.current_time() + KEEP_ALIVE
-        beginning = _EMPTY_LINES.sub(b"", rest)
+        beginning = _EMPTY_LINES.sub(b"", beginning)
         was_sent_ahead = beginning not in _NOTHING
         for _ in range(_EMPTY_READS):
             if beginning not in _NOTHING:
                 break
-            received = await self.receive(MAX_HEAD)
+            received = await self._read(MAX_HEAD)
             if not received:  # the client has ended the connection
                 return None
             beginning = _EMPTY_LINES.sub(b"", beginning + received)
@@ -296,17 +297,31 @@ class HttpConnection:
                     self._has_begun = True
                     self._until = trio.current_time() + HEAD_LIMIT
                 was_sent_ahead = False
-                http.receive_data(await self.receive(MAX_HEAD))
-            head = _head_by_h11(event, http.trailing_data[0])
+                http.receive_data(await self._read(MAX_HEAD))
+            headers = [(name.lower(), value) for name, value in event.headers.raw_items()]
+            behind = http.trailing_data[0]
+            head = Head(event.method, event.target, event.http_version, headers, behind)
         self._is_read = False
         scope = self._scope_of(head)
         self._answer = _answer_to(head)
-        exchange = _Exchange(self, self._http, head.behind, self._answer, scope)
-        if was_sent_ahead or exchange.has_more_behind:
+        self._take_body(declared_length(scope), head.behind)
+        if was_sent_ahead or self._behind:
             async with self._sent_ahead:
                 await trio.lowlevel.checkpoint()
         self._is_idle, self._until = False, inf
-        return exchange
+        return scope
+
+    def _take_body(self, length: int | None, here: bytes) -> None:
+        """Take the body of a request if it is here with the head; else h11 reads it."""
+        self._is_read = length is not None and len(here) >= length
+        self._body = here[:length] if self._is_read else None
+        self._behind = here[length:] if self._is_read else None
+        self._ahead = self._chunks = self._received = 0
+
+    @property
+    def _h11(self) -> h11.Connection:
+        assert self._http is not None, "a plain request is here with its whole body"
+        return self._http
 
     def _scope_of(self, request: Head) -> Scope:
         """Return what the application gets to know of a request.
@@ -351,7 +366,7 @@ class HttpConnection:
             "server": self._server,
         }
 
-    async def receive(self, size: int) -> bytes:
+    async def _read(self, size: int) -> bytes:
         """Return some bytes, none at the end, in two thirds of the time of `SocketStream`, which
         first looks whether they are here already.
 
@@ -368,7 +383,7 @@ class HttpConnection:
             except OSError as error:
                 raise trio.BrokenResourceError from error
 
-    async def write(self, data: bytes, *, is_last: bool = False) -> None:
+    async def _write(self, data: bytes, *, is_last: bool = False) -> None:
         """Write bytes, the last ones of an answer at once if the system takes them.
 
         Raises:
@@ -402,7 +417,7 @@ class HttpConnection:
         ]
         head = self._answer.head(status, headers)
         with suppress(*_GONE):
-            await self.write(head + self._answer.body(body, is_last=True))
+            await self._write(head + self._answer.body(body, is_last=True))
 
     async def _linger(self) -> None:
         """End our side, and read what the client still sends: else it may not see the answer."""
@@ -410,73 +425,30 @@ class HttpConnection:
             await self._stream.send_eof()
             is_wrong = self._http is not None and self._http.their_state is h11.ERROR
             if is_wrong or not self._is_read:
-                while await self.receive(PIECE):
+                while await self._read(PIECE):
                     pass
 
-
-class _Exchange:
-    """One request and its answer: the application's `receive` and `send`."""
-
-    def __init__(
-        self,
-        connection: HttpConnection,
-        http: h11.Connection | None,
-        here: bytes,
-        answer: AnswerWriter,
-        scope: Scope,
-    ) -> None:
-        self.scope = scope
-        self._connection = connection
-        self._http = http
-        self._answer = answer
-        self._start: Message | None = None
-        self._is_gone = False
-        length = declared_length(scope)
-        self.body_is_read = length is not None and len(here) >= length
-        self._body = here[:length] if self.body_is_read else None
-        """The body if it was here with the head, which was not received yet."""
-        self._behind = here[length:] if self.body_is_read else None
-        """What came behind such a body; None: h11 reads the body."""
-        self.has_more_behind = bool(self._behind)
-        """Whether a part of the next request came with this one."""
-        self._ahead = 0
-        """Bytes read of the requests behind this one."""
-        self._chunks = 0
-        self._received = 0
-        """Bytes of the body."""
-        self.fault: h11.RemoteProtocolError | None = None
-        """What was wrong with the body."""
-
-    @property
-    def rest(self) -> bytes:
-        """What is here behind this request."""
-        return self._h11.trailing_data[0] if self._behind is None else self._behind
-
-    @property
-    def _h11(self) -> h11.Connection:
-        assert self._http is not None, "a plain request is here with its whole body"
-        return self._http
-
-    async def receive(self) -> Message:
-        """Return a part of the body; after its end, wait until the client is gone."""
+    async def _receive_part(self) -> Message:
+        """Return a part of the body; after its end, wait until the client is gone. This is the
+        application's `receive`."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        while not (self._is_gone or self.body_is_read):
+        while not (self._has_ended or self._is_read):
             if self._received:  # what is here already may be thousands of chunks
                 await trio.lowlevel.checkpoint()
             try:
                 body = self._next_data()
             except h11.RemoteProtocolError as error:
-                self.fault, self._is_gone = error, True
+                self._fault, self._has_ended = error, True
                 break
-            if body or self.body_is_read:
-                return {"type": "http.request", "body": body, "more_body": not self.body_is_read}
+            if body or self._is_read:
+                return {"type": "http.request", "body": body, "more_body": not self._is_read}
             if self._h11.they_are_waiting_for_100_continue:
                 go_on = h11.InformationalResponse(status_code=100, headers=[])
-                await self._write(self._h11.send(go_on))
+                await self._write_or_abandon(self._h11.send(go_on))
             await self._read_more()
-        while not self._is_gone:
+        while not self._has_ended:
             if self._ahead > MAX_AHEAD:
                 await trio.sleep_forever()  # nobody watches a client that has so much unread
             self._ahead += await self._read_more()
@@ -493,7 +465,7 @@ class _Exchange:
         while size < PIECE and len(parts) < _CHUNKS_AT_ONCE:
             event = self._h11.next_event()
             if not isinstance(event, h11.Data):
-                self.body_is_read = isinstance(event, h11.EndOfMessage)
+                self._is_read = isinstance(event, h11.EndOfMessage)
                 break
             parts.append(bytes(event.data))
             size += len(event.data)
@@ -507,18 +479,18 @@ class _Exchange:
 
     async def _read_more(self) -> int:
         try:
-            data = await self._connection.receive(PIECE)
+            data = await self._read(PIECE)
         except trio.BrokenResourceError:
             data = b""
-        self._is_gone = not data
+        self._has_ended = not data
         if self._behind is not None:
             self._behind += data
         elif data:
             self._h11.receive_data(data)
         return len(data)
 
-    async def send(self, message: Message) -> None:
-        """Send a part of the answer. Cancels the application if the client is gone."""
+    async def _send_part(self, message: Message) -> None:
+        """Send a part of the answer: the application's `send`. Cancels it if the client is gone."""
         if message["type"] == "http.response.start":
             self._start = message
             return
@@ -527,14 +499,15 @@ class _Exchange:
         if start is not None:
             head, self._start = self._answer.head(start["status"], start["headers"]), None
         body = self._answer.body(message.get("body", b""), is_last=is_last)
-        await self._write(head + body, is_last=is_last)
+        await self._write_or_abandon(head + body, is_last=is_last)
 
-    async def _write(self, data: bytes, *, is_last: bool = False) -> None:
+    async def _write_or_abandon(self, data: bytes, *, is_last: bool = False) -> None:
+        """Write bytes; end the connection, and what is done for it, if the client is gone."""
         try:
-            await self._connection.write(data, is_last=is_last)
+            await self._write(data, is_last=is_last)
         except _GONE:
-            self._is_gone = True
-            self._connection.abandon()
+            self._has_ended = self._is_gone = True
+            self._running.cancel()
             await trio.lowlevel.checkpoint()
 
 
@@ -566,11 +539,6 @@ def plain_head(data: bytes) -> Head | None:
     if len(behind) < sum(map(int, lengths)):
         return None
     return Head(found[1], found[2], b"1.1", headers, behind)
-
-
-def _head_by_h11(request: h11.Request, behind: bytes) -> Head:
-    headers = [(name.lower(), value) for name, value in request.headers.raw_items()]
-    return Head(request.method, request.target, request.http_version, headers, behind)
 
 
 def _answer_to(request: Head) -> AnswerWriter:
