@@ -17,7 +17,6 @@ belongs to the set that nodes agree on must not depend on a clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -60,8 +59,7 @@ class _Recorded(NamedTuple):
     new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """Under which terms the events of a batch are admitted."""
 
     network: Network
@@ -78,13 +76,9 @@ class Rules:
     """Judge the events of one batch."""
 
     def __init__(self, known: Known, marks: Marks, ladder: Ladder, terms: Terms) -> None:
-        self._network = terms.network
-        self._max_event_bytes = terms.max_event_bytes
-        self._now = terms.now
+        self._terms = terms
         self._known = known
         self._marks = marks
-        self._ranges = terms.ranges
-        self._judgement = terms.judgement
         self._ladder = ladder
         self.own_streams: set[CID] = set()
         """To which clients of this node wrote."""
@@ -152,14 +146,14 @@ class Rules:
             if settled is not None:
                 return settled
         named = event_id or submission.ring_key
-        if named is not None and self._judgement is not None:
-            unwanted = self._judgement.keys.get(named)
+        if named is not None and self._terms.judgement is not None:
+            unwanted = self._terms.judgement.keys.get(named)
             if unwanted is not None:
                 return _unwanted(event_id, unwanted)
-        if len(submission.car) > self._max_event_bytes:
+        if len(submission.car) > self._terms.max_event_bytes:
             reason = (
                 f"the CAR has {len(submission.car)} bytes; this node accepts at most "
-                f"{self._max_event_bytes}"
+                f"{self._terms.max_event_bytes}"
             )
             return _refused(event_id, reason, "car")
         finding = submission.finding or check_event(submission.car)
@@ -177,12 +171,12 @@ class Rules:
         held = self._known.held(event_id)
         if held is not None:
             return _Recorded(held)
-        if not covers(self._ranges, event_id):  # which all are of this node's network
+        if not covers(self._terms.ranges, event_id):  # which all are of this node's network
             reason = "the EventId lies outside this node's interests"
-            if event_id.network_id != self._network.id:
+            if event_id.network_id != self._terms.network.id:
                 reason = (
                     f"the EventId is of the network {network_name(event_id.network_id)}; this "
-                    f"node is on {self._network.name}"
+                    f"node is on {self._terms.network.name}"
                 )
             return _refused(event_id, reason, "bounds")
         before = self._known.refused_event_ids.get(event_id)
@@ -193,7 +187,7 @@ class Rules:
         event_id = submission.event_id
         if event_id is None or event.kind is not DATA or event.refusal is not None:
             return None
-        if self._judgement is not None or self._known.records_of(event.cid):
+        if self._terms.judgement is not None or self._known.records_of(event.cid):
             return None
         record = self._new_record(event_id, event)
         if self._ladder.deliver(record):
@@ -214,7 +208,7 @@ class Rules:
             unwanted = yield from self._policy_refusal(event)
             if unwanted is not None:
                 return _unwanted(None, unwanted)
-            now = int(self._now)
+            now = int(self._terms.now)
             is_timeless = ring_key is not None or submission.at_any_time
             if not is_timeless and not event.validity.covers(now, CLOCK_SKEW):
                 return _refused(None, _out_of_time(event.validity, now), "bounds")
@@ -231,7 +225,7 @@ class Rules:
         refusal = event.refusal
         if refusal is not None and event.is_invalid:  # a valid event may cover it
             refusal = None
-        if refusal is None and self._judgement is not None:
+        if refusal is None and self._terms.judgement is not None:
             unwanted = yield from self._policy_refusal(event)
             if unwanted is not None:
                 return _unwanted(event_id, unwanted)
@@ -251,10 +245,10 @@ class Rules:
 
         A stream whose init event is not here is judged when that comes.
         """
-        if self._judgement is None:
+        if self._terms.judgement is None:
             return None
         is_known = event.kind is INIT or event.init in self._known.streams
-        refusal = self._judgement.streams.get(event.init, UNJUDGED if is_known else None)
+        refusal = self._terms.judgement.streams.get(event.init, UNJUDGED if is_known else None)
         if refusal is not None and refusal.is_final and event.kind is INIT:
             yield from self._ladder.drop_orphans(event.cid, refusal.reason)
         return refusal
@@ -262,7 +256,7 @@ class Rules:
     def _event_id_of(self, event: Facts) -> EventId:
         """Return the EventId of a local event, whose history must be here."""
         if event.kind is INIT:
-            return StreamRecord.of(event).event_id(self._network, 0, event.cid)
+            return StreamRecord.of(event).event_id(self._terms.network, 0, event.cid)
         stream = self._known.streams.get(event.init)
         if stream is None:
             raise InvalidEventError(
@@ -283,7 +277,7 @@ class Rules:
                     "not signed by the stream's controller, and no valid data event covers that"
                 )
             height = max(height, base.height + 1)
-        return stream.event_id(self._network, height, event.cid)
+        return stream.event_id(self._terms.network, height, event.cid)
 
     def _has_ring_key(self, event: Facts, ring_key: HeightlessEventId) -> bool:
         """Return whether a key of the model ring is that of an event whose stream is known."""
@@ -292,7 +286,7 @@ class Rules:
         if stream.model is None:
             return False
         return ring_key == HeightlessEventId.build(
-            self._network, stream.model, stream.controller, stream.init, event.cid
+            self._terms.network, stream.model, stream.controller, stream.init, event.cid
         )
 
     def _new_record(self, event_id: EventId, event: Facts) -> Record:
