@@ -21,6 +21,7 @@ from nacl.signing import SigningKey
 from benchmarks.attack.field import add, document_id, make_model
 from benchmarks.journeys.tracer import DIRECTORY, ROOT
 from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ipld import multibase
 from recon_node.testnet import TestnetNode
 
 _OWNER: Final = SigningKey(b"who writes what goes on journeys")
@@ -172,7 +173,8 @@ def _in_the_node(nodes: list[TestnetNode], traces: Traces) -> Iterator[Journey]:
     _wait(lambda: _head(second) == 1)
     since = traces.mark()
     other, _ = make_model(_OWNER, name="Another")
-    _take(first.api_url, [other])
+    event = {"data": multibase.encode(other.car)}
+    httpx.post(f"{first.api_url}/ceramic/events", json=event).raise_for_status()
     posted = traces.calls(since, time.time())
     _wait(lambda: _head(second) == 2)
     time.sleep(1)
