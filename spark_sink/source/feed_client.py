@@ -123,11 +123,7 @@ class Feed:
         return _retried(partial(self._head_once, news), patience, on_failure)
 
     def check(self, position: int, epoch: str, head: Head) -> None:
-        """Check that the feed continues what was read, up to `position` of the log `epoch`.
-
-        Raises:
-            FeedChangedError: it does not.
-        """
+        """Check that the feed continues what was read, up to `position` of the log `epoch`."""
         node = f"the node at {self.url}"
         if head.epoch != epoch:
             raise _epoch_changed(self.url, f"log {head.epoch}", f"log {epoch}")
@@ -207,13 +203,7 @@ class Feed:
         return answer
 
     def check_status(self, response: httpx.Response, epoch: str = "") -> None:
-        """Check that an answer is that of a feed, of the log `epoch` if one was named.
-
-        Raises:
-            FeedUnreachableError: it may come later.
-            FeedChangedError: the node has another log.
-            FeedRefusedError: something else.
-        """
+        """Check that an answer is that of a feed, of the log `epoch` if one was named."""
         status = response.status_code
         if status == httpx.codes.GONE:
             raise _epoch_changed(self.url, "another log", f"log {epoch}")

@@ -1,4 +1,7 @@
-"""Checks the options of the source "recon", which `spark_sink.source.data_source` lists."""
+"""Checks the options of the source "recon", which `spark_sink.source.data_source` lists.
+
+An option that is unknown or wrong, or that the feed cannot fulfil, is a `SinkError`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,12 +78,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Check the options as Spark passes them: as text, with names in any case.
-
-        Raises:
-            SinkError: the url is missing, an option is unknown, or a value is not of the right
-                kind.
-        """
+        """Check the options as Spark passes them: as text, with names in any case."""
         values = known_options("recon", options, _OPTIONS)
         url = _url(values.get("url", ""))
         starts, ends = _bounds(values)
@@ -97,11 +95,7 @@ class SourceOptions:
         )
 
     def start(self, head: Head) -> int:
-        """Return the position after which reading starts.
-
-        Raises:
-            SinkError: the feed has no such position, or the time is in the future.
-        """
+        """Return the position after which reading starts."""
         bound = self.starts
         if bound.is_time:
             time = self._find_time(bound, head)
@@ -125,11 +119,7 @@ class SourceOptions:
         return position
 
     def end(self, head: Head) -> int:
-        """Return the position with which reading ends: by default, the head.
-
-        Raises:
-            SinkError: the feed has no such position.
-        """
+        """Return the position with which reading ends: by default, the head."""
         bound = self.ends
         if bound is None or bound.value == "latest":
             return head.head
@@ -140,11 +130,7 @@ class SourceOptions:
         return int(bound.value)
 
     def span(self, head: Head) -> tuple[int, int]:
-        """Return both.
-
-        Raises:
-            SinkError: the feed has no such positions, or reading would end before it starts.
-        """
+        """Return both."""
         after, upto = self.start(head), self.end(head)
         if after > upto and self.ends is not None:
             raise SinkError(
@@ -212,11 +198,7 @@ def _bound(name: str, text: str) -> FeedBound:
 
 
 def known_options(source: str, options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Return options by their names in lower case, as Spark passes them in any case.
-
-    Raises:
-        SinkError: a source has no such option.
-    """
+    """Return options by their names in lower case, as Spark passes them in any case."""
     known = {name.lower(): name for name in names}
     lowered = {name.lower(): value for name, value in options.items()}
     for name in lowered:
@@ -276,11 +258,7 @@ def number(
     kind: Callable[[str], _Number],
     least: int = 0,
 ) -> _Number:
-    """Return an option that is a number.
-
-    Raises:
-        SinkError: it is something else, or too small.
-    """
+    """Return an option that is a number."""
     text = values.get(name.lower())
     if text is None:
         return default
