@@ -67,11 +67,11 @@ class _Request:
     verdicts: list[Verdict] = field(default_factory=list)
     error: StoreError | None = None
     done: trio.Event = field(default_factory=trio.Event)
+    size: int = field(init=False)
+    """Bytes of its CARs."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of its CARs."""
-        return sum(len(event.car) for event in self.events)
+    def __post_init__(self) -> None:
+        self.size = _size_of(self.events)
 
 
 class Intake:
@@ -188,12 +188,13 @@ class Intake:
 
     def _split(self, events: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
         """Cut into parts that a batch takes."""
+        most, most_bytes = self._settings.max_batch_events, self._settings.max_batch_bytes
+        if 0 < len(events) <= most and _size_of(events) <= most_bytes:  # as those of peers
+            yield events
+            return
         start = size = 0
         for at, event in enumerate(events):
-            if at > start and (
-                at - start >= self._settings.max_batch_events
-                or size + len(event.car) > self._settings.max_batch_bytes
-            ):
+            if at > start and (at - start >= most or size + len(event.car) > most_bytes):
                 yield events[start:at]
                 start, size = at, 0
             size += len(event.car)
@@ -330,6 +331,10 @@ class Intake:
         damaged = self._damage.cids() if self._damage.found_total else frozenset[CID]()
         log, ranges = self._writer.log, self._ranges()
         return partial(commit_batch, log, events, ranges, damaged, judgement)
+
+
+def _size_of(events: Sequence[Submission]) -> int:
+    return sum([len(event.car) for event in events])
 
 
 def _verdicts(requests: Sequence[_Request]) -> list[Verdict]:

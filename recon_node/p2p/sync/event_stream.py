@@ -51,6 +51,7 @@ _MAX_BOUND: Final = 256
 """Maximum bytes of a bound or a head."""
 _MAX_CAR_HEADER: Final = 4096
 """Bytes of the header of a CAR with an event: it names one root, or a few."""
+_USUAL_START: Final = re.compile(USUAL_HEAD, re.DOTALL)
 _USUAL_EVENT: Final = re.compile(CAR + b".(" + USUAL_HEAD + b")" + SIGNED_HEADER, re.DOTALL)
 """A frame whose head is as nearly all are, with the CAR of a signed event."""
 BATCH_EVENTS: Final = 1000
@@ -81,14 +82,15 @@ class RequestByKeys:
         for event_id in keys:
             self._awaited[event_id.event_cid].append(event_id)
 
-    def take(self, frame: bytes) -> tuple[EventId, bytes]:
-        """Return the EventId and the CAR of an event that has come."""
-        car = frame[len(CAR) :]
-        root = root_of(car)
-        event_ids = self._awaited.get(root)
-        if not event_ids:
-            raise PeerProtocolError(f"a CAR with the root {root}, which was not asked for")
-        return event_ids.pop(), car
+    def take(self, frames: deque[bytes], batch: FetchedEvents) -> None:
+        """Move events that have come to a batch, until it is full or the answer ends."""
+        while frames and frames[0].startswith(CAR) and len(batch) < BATCH_EVENTS:
+            car = frames.popleft()[len(CAR) :]
+            root = root_of(car)
+            event_ids = self._awaited.get(root)
+            if not event_ids:
+                raise PeerProtocolError(f"a CAR with the root {root}, which was not asked for")
+            batch.append((event_ids.pop(), car))
 
     def end(self, content: bytes) -> list[bytes]:
         """Return what the end of the answer names, which is what has not come."""
@@ -106,15 +108,18 @@ class RequestByIds:
         self._taken: dict[EventId, bytes] = {}
         """What has come, with its ids."""
 
-    def take(self, frame: bytes) -> tuple[EventId, bytes]:
-        """Return the EventId and the CAR of an event that has come."""
-        event_id, car = parse_event(frame)
-        name = id_of(event_id)
-        is_new = event_id not in self._taken and self._range.covers(event_id)
-        if not is_new or name not in self._awaited:
-            raise PeerProtocolError(f"the event {event_id}, which was not asked for")
-        self._taken[event_id] = name
-        return event_id, car
+    def take(self, frames: deque[bytes], batch: FetchedEvents) -> None:
+        """Move events that have come to a batch, until it is full or the answer ends."""
+        lower, upper = self._range
+        taken, awaited = self._taken, self._awaited
+        while frames and frames[0].startswith(CAR) and len(batch) < BATCH_EVENTS:
+            event = parse_event(frames.popleft())
+            event_id = event[0]
+            name = id_of(event_id)
+            if event_id in taken or name not in awaited or not lower < event_id < upper:
+                raise PeerProtocolError(f"the event {event_id}, which was not asked for")
+            taken[event_id] = name
+            batch.append(event)
 
     def end(self, content: bytes) -> list[bytes]:
         """Return what the end of the answer names, which is what has not come."""
@@ -179,7 +184,8 @@ def _scan_all(data: bytes, what: str) -> Iterator[EventId]:
 
 def head_frame(event_id: EventId) -> bytes:
     """Return the start of the frame with an event: all before its CAR."""
-    return CAR + _sized(event_id[: -len(event_id.event_cid)])
+    usual = _USUAL_START.match(event_id)
+    return CAR + _sized(event_id[: -len(event_id.event_cid)] if usual is None else usual[0])
 
 
 def _sized(part: bytes) -> bytes:
@@ -287,15 +293,15 @@ async def _receive_answer(
             arrived += await frames.receive_all(patience)
         if not arrived:
             raise PeerGoneError("the peer ended the event stream within an answer")
-        frame = arrived.popleft()
-        if frame.startswith(CAR):
-            if batches.add(*request.take(frame)):
+        if arrived[0].startswith(CAR):
+            if batches.take(request, arrived):
                 await batches.finish()
-        elif frame.startswith(END):
+            continue
+        frame = arrived.popleft()
+        if frame.startswith(END):
             return request.end(frame[len(END) :])
-        else:
-            kind = frame[:1].hex() or "nothing"
-            raise PeerProtocolError(f"an event frame of the unknown kind {kind}")
+        kind = frame[:1].hex() or "nothing"
+        raise PeerProtocolError(f"an event frame of the unknown kind {kind}")
 
 
 class _Batches:
@@ -309,10 +315,11 @@ class _Batches:
         self._held = deque([0], maxlen=_BATCHES_HELD)
         """Bytes of each batch, the last one rounded up to `_STEP`."""
 
-    def add(self, event_id: EventId, car: bytes) -> bool:
-        """Take an event; return whether the batch is to be admitted now."""
-        self._batch.append((event_id, car))
-        self._size += len(car)
+    def take(self, request: EventRequest, arrived: deque[bytes]) -> bool:
+        """Take events that have come; return whether the batch is to be admitted now."""
+        before = len(self._batch)
+        request.take(arrived, self._batch)
+        self._size += sum([len(car) for _, car in self._batch[before:]])
         if self._size > self._held[-1]:
             self._held[-1] = self._size + _STEP
             self._account.hold("events", sum(self._held))

@@ -57,6 +57,7 @@ from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.guarded_connection import MemoryAccount
 from recon_node.recon import (
+    ID_SIZE,
     Failed,
     Fetch,
     FetchById,
@@ -472,7 +473,8 @@ class ById:
         self.in_order = sought.in_order
         """Whether events come in the order of their EventIds."""
         self.delivered: set[bytes] = set()
-        """The ids of events that have come and were delivered: the store keeps them."""
+        """The ids of events that have come and were delivered, or that others have got into the
+        store."""
         self._known: dict[bytes, EventId] = {}
         """The EventIds of others that have come, by their ids."""
 
@@ -505,7 +507,7 @@ class ById:
         """Find out which ids have come to other sessions; `FetchTable` only has the latest ones."""
         wanted = np.frombuffer(b"".join(ids), "<u8")
         here = await in_steps(find(self._store.keys, self._range, wanted))
-        self._known.update((id_of(key), EventId(key)) for _, key in here)
+        self.delivered.update(id_.to_bytes(ID_SIZE, "little") for id_, _ in here)
 
     def request(self, ids: list[bytes]) -> RequestByIds:
         """Return a request for the events of some ids."""

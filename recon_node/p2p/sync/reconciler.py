@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -11,7 +11,7 @@ import structlog
 import trio
 
 from recon_node.base.latest import Remembered
-from recon_node.ceramic import EventId, network_id_of, network_name
+from recon_node.ceramic import network_id_of, network_name
 from recon_node.fairness.slots import address_block_of
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import PeerProtocolError
@@ -72,6 +72,7 @@ class Reconciler:
         self._rate_limit = rate_limit
         self._sessions = sessions
         self._table = FetchTable()
+        self.sources_of = self._table.sources_of
         self._event_streams = EventStreams(host, settings.max_frame)
         self._decoders = trio.CapacityLimiter(LONG_MESSAGES_AT_ONCE)
         self.memory = PeerMemory()
@@ -116,10 +117,6 @@ class Reconciler:
         """Return whether a connected peer speaks a version of recon; unless it says, it may."""
         speaks = self._host.known_protocols(peer_id)
         return bool(self.versions) and (not speaks or not speaks.isdisjoint(self.versions))
-
-    def sources_of(self, key: EventId) -> Collection[str]:
-        """Return the peers that listed a key lately."""
-        return self._table.sources_of(key)
 
     def note_stranger(self, peer_id: str, its_network: str) -> None:
         """Note that a peer asked for events of another network, named `its_network`."""

@@ -146,6 +146,8 @@ READ_SIZE: Final = 64 * 1024
 """Maximum bytes that are read at a time."""
 WRITE_SIZE: Final = 256 * 1024
 """Frames are gathered until they have this many bytes, and then written."""
+_WRITE_STEP: Final = 16 * 1024
+"""Bytes of memory that frames are charged at a time while they are gathered."""
 _MORE: Final = 0x80
 """Set in a byte of a varint: another one follows."""
 
@@ -369,14 +371,16 @@ class FrameStream:
             PeerProtocolError: the peer does not take them in time.
             trio.BrokenResourceError: the stream was reset.
         """
-        pending = bytearray()
+        pending, held = bytearray(), 0
         for frame in frames:
-            self.account.hold("writes", len(pending) + len(frame))
+            if len(pending) + len(frame) > held:
+                held = len(pending) + len(frame) + _WRITE_STEP
+                self.account.hold("writes", held)
             pending += encode_varint(len(frame))
             pending += frame
             if len(pending) >= WRITE_SIZE:
                 await self._write(bytes(pending), patience)
-                pending.clear()
+                pending, held = bytearray(), 0
         if pending:
             await self._write(bytes(pending), patience)
 
