@@ -19,7 +19,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -176,6 +176,9 @@ class _SharedOption(click.Option):
         return own or super().resolve_envvar_value(ctx)
 
 
+_shared_option = partial(click.option, cls=_SharedOption, show_envvar=True)
+
+
 def url_options(
     *,
     url: str | None = DEFAULT_URL,
@@ -193,11 +196,9 @@ def url_options(
     """
 
     def decorate(command: Command) -> Command:
-        @click.option(
+        @_shared_option(
             "--url",
-            cls=_SharedOption,
             envvar="RECON_NODE_URL",
-            show_envvar=True,
             type=url_type,
             multiple=several,
             default=[url] if several and url is not None else url,
@@ -205,21 +206,17 @@ def url_options(
             metavar="URL",
             help=url_help,
         )
-        @click.option(
+        @_shared_option(
             "--token",
-            cls=_SharedOption,
             envvar="RECON_NODE_TOKEN",
-            show_envvar=True,
             metavar="TOKEN",
             help="The API's token. Other users of this machine can see it on the command line: "
             "prefer the variable or --token-file.",
         )
-        @click.option(
+        @_shared_option(
             "--token-file",
-            cls=_SharedOption,
             envvar="RECON_NODE_TOKEN_FILE",
-            show_envvar=True,
-            type=click.Path(path_type=Path, dir_okay=False),
+            type=FILE,
             metavar="FILE",
             help="File with the API's token.",
         )
