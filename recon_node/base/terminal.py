@@ -37,7 +37,6 @@ _IS_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _UNITS: Final = "BKMGTPE"
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 FILE_OR_DASH: Final = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
-NEEDS_TOKEN: Final = "the node requires a token, or a different one: give it with --token-file"
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 """With it, a command prints one JSON value on standard output, and nothing else there: progress,
@@ -281,7 +280,9 @@ def command_error(url: str, error: ClientError) -> CommandError:
                 "start one with `recon-node run`, or name another one with --url"
             )
         case UnauthorizedError():
-            return CommandError(NEEDS_TOKEN)
+            return CommandError(
+                "the node requires a token, or a different one: give it with --token-file"
+            )
         case NotANodeError():
             return CommandError(f"the server at {url} is not a node: check --url")
         case _:

@@ -38,7 +38,7 @@ with quietly_interrupted():
     from recon_node import __version__
     from recon_node.base.terminal import echo, output_written
 
-__all__ = ["main"]
+__all__ = ["import_command", "main"]
 
 _COMMANDS: Final = {
     "anchor": ("anchor", "Anchor streams on a chain, and check anchors."),
@@ -67,6 +67,14 @@ _COMMANDS: Final = {
 """The commands, each with its module and its line in the help."""
 
 
+def import_command(module: str, name: str) -> click.Command:
+    """Import a command from a module of this package."""
+    # What is imported stays: to look for garbage among it takes half a second.
+    with no_garbage_collection(), quietly_interrupted():
+        command: click.Command = getattr(import_module(f"recon_node.cli.{module}"), name)
+    return command
+
+
 class _MainGroup(click.Group):
     """The commands, imported when needed. Exit code 1 if standard output is full or closed."""
 
@@ -78,11 +86,8 @@ class _MainGroup(click.Group):
         """Import a command; None if there is none of this name."""
         if cmd_name not in _COMMANDS:
             return None
-        # What is imported stays: to look for garbage among it takes half a second.
-        with no_garbage_collection(), quietly_interrupted():
-            module = import_module(f"recon_node.cli.{_COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, {"id": "identity"}.get(cmd_name, cmd_name))
-        return command
+        module, _ = _COMMANDS[cmd_name]
+        return import_command(module, {"id": "identity"}.get(cmd_name, cmd_name))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import click
-import trio
 
 from recon_node.base.connection import Connection
 from recon_node.base.exception_groups import unwrapped
@@ -241,6 +240,8 @@ def deploy(settings: Settings, as_json: bool) -> None:
     The chain, its endpoint and the key that pays are those of the settings: `anchor_chain`,
     `chain_rpc` and `anchor_key_file` in --config, or in the environment (RECON_NODE_ANCHOR_CHAIN).
     """
+    import trio  # a third of a second, which the others do without
+
     from recon_node.anchoring.anchoring_service import open_payer
     from recon_node.anchoring.authority import AuthorityError
     from recon_node.chain.rpc_endpoint import NoAnswerError

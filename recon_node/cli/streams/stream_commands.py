@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from recon_node.base.terminal import (
     print_json,
     print_result,
 )
+from recon_node.cli import import_command
 from recon_node.client import (
     Capability,
     Ceramic,
@@ -154,9 +154,9 @@ def _at_option(text: str) -> Callable[[Command], Command]:
 
 
 _ELSEWHERE: Final = {
-    "anchor": ("recon_node.cli.anchor", "anchor_stream"),
-    "list": ("recon_node.cli.streams.model_commands", "list_streams"),
-    "show": ("recon_node.cli.streams.stream_drawing", "show_stream"),
+    "anchor": ("anchor", "anchor_stream"),
+    "list": ("streams.model_commands", "list_streams"),
+    "show": ("streams.stream_drawing", "show_stream"),
 }
 """Commands that need what the others do without: tables, pictures, trio."""
 
@@ -168,9 +168,7 @@ class _StreamGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _ELSEWHERE:
             return super().get_command(ctx, cmd_name)
-        module, name = _ELSEWHERE[cmd_name]
-        command: click.Command = getattr(import_module(module), name)
-        return command
+        return import_command(*_ELSEWHERE[cmd_name])
 
 
 @click.group(cls=_StreamGroup)
