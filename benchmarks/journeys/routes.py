@@ -247,10 +247,14 @@ def _take(url: str, events: list[Any]) -> None:
 
 
 def _run(module: str, *arguments: str) -> int:
-    """Run a command of the project; returns the id that its process had."""
+    """Run a command of the project; returns the id that its process had.
+
+    Without the native core, which may be installed or not: some streams take a shorter way by it.
+    """
     command = [sys.executable, "-m", module, *arguments]
+    env = {**os.environ, "RECON_NODE_NATIVE": "off"}
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, text=True, **streams) as process:
+    with subprocess.Popen(command, text=True, env=env, **streams) as process:
         output, _ = process.communicate(timeout=600)
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{output}")

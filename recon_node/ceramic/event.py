@@ -34,7 +34,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from functools import cache, lru_cache
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from recon_node.ceramic.auth.did import is_did
 from recon_node.ceramic.auth.envelope import (
@@ -260,6 +260,57 @@ def read_checked(
         before = _event_of(data, fields, lazily, before)
         events.append(before)
     return events
+
+
+class Chain(NamedTuple):
+    """Signed events of which the first is an init event, and each other one builds on the one
+    before: as most streams are that have no anchor yet.
+
+    Attributes:
+        init: the init event.
+        cids: of all events.
+        data: the data of all events.
+    """
+
+    init: Event
+    cids: Sequence[bytes]
+    data: Sequence[Any]
+
+
+def read_chain(cars: Sequence[bytes]) -> Chain | None:
+    """Read CARs that hold a chain, by the native core, in half of the time that `read_checked`
+    takes: there are no objects for the events.
+
+    Returns:
+        None if they are anything else: if one is wrong, or has a header or a capability. Always
+        None without the core.
+    """
+    read = _native_reader()
+    if read is None:
+        return None
+    [first, *others] = read([car if type(car) is bytes else b"" for car in cars])
+    if first is None or first[_INIT_AT] is not None:
+        return None
+    try:
+        init = _event_of(cars[0], first, False, None)
+    except InvalidEventError:  # the core does not look at its header
+        return None
+    if init.capability is not None:
+        return None
+    cids, data = [first[0]], [init.data]
+    for fields in others:
+        if fields is None:
+            return None
+        cid, _, protected, _, encoded, of_stream, prev = fields
+        if prev != cids[-1] or of_stream != init.cid or _without_capability(protected) is None:
+            return None
+        cids.append(cid)
+        data.append(dag_cbor.decode(encoded, is_shallow=True))
+    return Chain(init, cids, data)
+
+
+_INIT_AT: Final = 5
+"""Where the native core has the init event's CID of what it read: None in an init event."""
 
 
 @cache

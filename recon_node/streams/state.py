@@ -377,15 +377,27 @@ class StreamStates:
     ) -> EventState | None:
         """The same for a simple data event, as nearly all are, in half of the time; else None.
 
-        It sets members of the content's root, its header changes nothing, and the model asks for no
-        more than that the content conforms to its schema; which it does.
+        Its header changes nothing, and its patch is simple.
         """
-        data, payload = before.data, event.payload
+        payload = event.payload
+        if "header" in payload or event.cid in self._faults:
+            return None
+        data = self._simply_changed(before.data, payload["data"], paying)
+        return None if data is None else EventState(event.cid, height, data, ())
+
+    def _simply_changed(
+        self, data: StreamData, patch: object, paying: _Paying
+    ) -> StreamData | None:
+        """Return the data after a simple patch; None if it is not simple.
+
+        It sets members of the content's root, and the model asks for no more than that the content
+        conforms to its schema; which it does.
+        """
         rules = self._rules.get(self._version_at(data.metadata))
         schema = None if rules is None else rules.schema_alone
-        if schema is None or "header" in payload or event.cid in self._faults:
+        if schema is None:
             return None
-        after = set_leaves(data.content, payload["data"], data.weight, EVENT)
+        after = set_leaves(data.content, patch, data.weight, EVENT)
         if after is None:
             return None
         content, weight, steps = after
@@ -394,7 +406,41 @@ class StreamStates:
             return None
         paying.work.spend(steps + price + weight)
         paying.rows.spend(weight)
-        return EventState(event.cid, height, StreamData(content, data.metadata, weight), ())
+        return StreamData(content, data.metadata, weight)
+
+    @classmethod
+    def of_chain(
+        cls, init: Event, patches: Iterable[object], size: int, definitions: Definitions | None
+    ) -> list[bytes] | None:
+        """Return the data as JSON after an init event, and after each of some data events.
+
+        Args:
+            init: which must have been signed rightly.
+            patches: of the data events, each of which builds on the one before and has no header.
+            size: bytes of all events.
+            definitions: of the stream's model.
+
+        Returns:
+            None if an event is rejected or is not simple, or the stream takes too much work:
+            `StreamStates` knows what to do then.
+        """
+        states = cls([init], definitions)
+        paying = _Paying.of(size)
+        try:
+            state = states._apply(init, 0, None, paying)
+            if state.validation_errors:
+                return None
+            data = state.data
+            written = [data.to_json()]
+            for patch in patches:
+                changed = states._simply_changed(data, patch, paying)
+                if changed is None:
+                    return None
+                data = changed
+                written.append(data.to_json())
+        except BudgetError:
+            return None
+        return written
 
     def _start(self, event: Event, errors: list[str], budget: Budget) -> StreamData:
         content, metadata = event.data, event_metadata(event)

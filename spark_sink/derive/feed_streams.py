@@ -34,7 +34,7 @@ from recon_node.ceramic import (
     StreamType,
     parse_event,
 )
-from recon_node.ceramic.event import METAMODEL, read_checked
+from recon_node.ceramic.event import METAMODEL, Chain, read_chain, read_checked
 from recon_node.ipld import CID
 from recon_node.streams import (
     Definitions,
@@ -42,8 +42,10 @@ from recon_node.streams import (
     NoTipError,
     Stream,
     StreamShapeError,
+    StreamStates,
     StreamSummary,
     Tip,
+    named_versions,
     statements_of,
 )
 from spark_sink.derive.child_process import killed_if_slow
@@ -61,6 +63,8 @@ Row = tuple[Any, ...]
 _NATIVE: Final = os.environ.get("RECON_NODE_NATIVE") != "off"
 # Bytes of a stream's events whose payloads are kept decoded.
 _MAX_DECODED: Final = 1024 * 1024
+# Bytes of the content after all events of a chain, about: it is in memory at once.
+_MAX_CONTENTS: Final = 4 * 1024 * 1024
 # Bytes of a dimension that is in each row of an event.
 _REPEATED: Final = 1024
 _ROWS_AT_ONCE: Final = 4096
@@ -83,7 +87,6 @@ class Entry(NamedTuple):
     fault: str | None
 
 
-@dataclass(frozen=True)
 class FeedStream:
     """A stream, complete up to some feed position, with its entries in feed order.
 
@@ -94,22 +97,53 @@ class FeedStream:
     not enough to answer a question, `ForgottenError` is raised.
 
     Attributes:
-        history: the events without their columns in the feed: computes tip and content.
+        cid: of the stream.
+        rows: of `raw_events`.
+        chain: the events, if they are a chain of a document that is not long; else None. Then
+            `entries` and `history` are only made if the tables need more than the chain tells.
     """
 
-    cid: bytes
-    entries: tuple[Entry, ...]
-    history: Stream
+    def __init__(
+        self,
+        cid: bytes,
+        rows: Sequence[Row],
+        chain: Chain | None = None,
+        summary: StreamSummary | None = None,
+    ) -> None:
+        self.cid = cid
+        self.rows = rows
+        self.chain = chain
+        self._summary = summary
+        self._definitions: Definitions | None = None
+
+    @cached_property
+    def _whole(self) -> tuple[tuple[Entry, ...], Stream]:
+        entries, history = _entries_of(self.cid, self.rows, self._summary)
+        history.definitions = self._definitions
+        return entries, history
 
     @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The events, one for each statement."""
+        return self._whole[0]
+
+    @property
+    def history(self) -> Stream:
+        """What the events make of the stream."""
+        return self._whole[1]
+
+    @cached_property
     def header(self) -> InitHeader:
         """That of the init event."""
+        if self.chain is not None:
+            assert self.chain.init.header is not None
+            return self.chain.init.header
         return self.history.header
 
-    @property
+    @cached_property
     def stream_id(self) -> StreamId:
         """The StreamID."""
-        return self.history.id
+        return StreamId(self.header.stream_type, CID(self.cid))
 
     @cached_property
     def id_text(self) -> str:
@@ -127,13 +161,40 @@ class FeedStream:
         return None if self.header.model is None else bytes(self.header.model.cid)
 
     @cached_property
+    def versions(self) -> frozenset[CID]:
+        """The versions of its model that it names."""
+        if self.chain is not None:
+            return frozenset(named_versions([self.chain.init]))
+        return self.history.versions
+
+    @property
+    def last_position(self) -> int:
+        """The position of its last entry."""
+        position: int = self.rows[-1][_POSITION] if self.chain else self.entries[-1].position
+        return position
+
+    @cached_property
     def size(self) -> int:
-        """Bytes of the entries' events."""
-        return sum([len(entry.event.car) for entry in self.entries])
+        """Bytes of its events."""
+        return sum([len(row[_CAR]) for row in self.rows])
+
+    @cached_property
+    def contents(self) -> list[bytes] | None:
+        """The data after each event of a chain, as JSON, if all are simple; else None."""
+        if self.chain is None:
+            return None
+        init, _, (_, *patches) = self.chain
+        return StreamStates.of_chain(init, patches, self.size, self._definitions)
+
+    def close(self) -> None:
+        """Forget the contents, which many streams would take too much memory for."""
+        self.__dict__.pop("contents", None)
 
     def define(self, definitions: Definitions | None) -> None:
         """Set the definitions of its model, before its content is computed."""
-        self.history.definitions = definitions
+        self._definitions = definitions
+        if "_whole" in self.__dict__:
+            self.history.definitions = definitions
 
     @cached_property
     def tip(self) -> Tip[CID] | None:
@@ -256,20 +317,43 @@ def _read_stream(
         ForgottenError: they do not simply follow the summary.
         TablesError: they are not the events of the stream.
     """
+    with killed_if_slow(cid, sum([len(row[_CAR]) for row in rows])):
+        if summary is None and _NATIVE and (chain := _chain_of(cid, rows)) is not None:
+            return FeedStream(cid, rows, chain)
+        stream = FeedStream(cid, rows, summary=summary)
+        _ = stream.entries
+        return stream
+
+
+def _chain_of(cid: bytes, rows: Sequence[Row]) -> Chain | None:
+    """Return the events of a document that is a chain and not long; else None."""
     cars = [row[_CAR] for row in rows]
-    size = sum(map(len, cars))
-    with killed_if_slow(cid, size):
-        try:
-            events = read_checked(cars, native=_NATIVE, lazily=size > _MAX_DECODED)
-        except CeramicError:
-            for row in rows:
-                _check_event(row)
-            raise
-        entries = {
-            event.cid: Entry(position, event, time, chain_id, fault)
-            for (position, _, _, time, chain_id, fault), event in zip(rows, events, strict=True)
-        }
-        return _stream_of(cid, entries, summary)
+    if len(rows) >= LONG or len(rows) * sum(map(len, cars)) > _MAX_CONTENTS:
+        return None
+    if any(row[_FAULT] is not None for row in rows):
+        return None
+    chain = read_chain(cars)
+    if chain is None or chain.init.cid != cid or chain.init.header is None:
+        return None
+    return chain if chain.init.header.stream_type is StreamType.MODEL_INSTANCE else None
+
+
+def _entries_of(
+    cid: bytes, rows: Sequence[Row], summary: StreamSummary | None
+) -> tuple[tuple[Entry, ...], Stream]:
+    """Return all that is known of a stream; raises as `_read_stream`."""
+    cars = [row[_CAR] for row in rows]
+    try:
+        events = read_checked(cars, native=_NATIVE, lazily=sum(map(len, cars)) > _MAX_DECODED)
+    except CeramicError:
+        for row in rows:
+            _check_event(row)
+        raise
+    entries = {
+        event.cid: Entry(position, event, time, chain_id, fault)
+        for (position, _, _, time, chain_id, fault), event in zip(rows, events, strict=True)
+    }
+    return _stream_of(cid, entries, summary)
 
 
 def _check_event(row: Row) -> None:
@@ -281,7 +365,9 @@ def _check_event(row: Row) -> None:
         raise TablesError(f"raw_events holds no event at position {at}: {error}") from error
 
 
-def _stream_of(cid: bytes, entries: dict[CID, Entry], summary: StreamSummary | None) -> FeedStream:
+def _stream_of(
+    cid: bytes, entries: dict[CID, Entry], summary: StreamSummary | None
+) -> tuple[tuple[Entry, ...], Stream]:
     events = [entry.event for entry in entries.values()]
     if {event.init for event in events} != {cid}:
         raise TablesError(f"raw_events holds events of another stream under {cid.hex()}")
@@ -303,7 +389,7 @@ def _stream_of(cid: bytes, entries: dict[CID, Entry], summary: StreamSummary | N
     shown: Iterable[Entry] = entries.values()
     if statements.copies:
         shown = (entries[event.cid]._replace(event=event) for event in statements.events)
-    return FeedStream(cid, tuple(shown), stream)
+    return tuple(shown), stream
 
 
 #: Events of a stream of which a summary is kept.
@@ -336,7 +422,7 @@ class SummaryCache:
     def keep(self, stream: FeedStream, position: int) -> None:
         """Keep the summary of a stream that is complete up to a position, if it is long."""
         # Models are read whole for their documents anyway.
-        if stream.history.count < LONG or stream.is_model:
+        if stream.chain is not None or stream.history.count < LONG or stream.is_model:
             return
         summary = stream.history.summary()
         if summary is None or summary.weight > _MAX_BYTES:

@@ -225,6 +225,7 @@ class _Work:
         try:
             with killed_if_slow(stream.cid, stream.size):
                 self._add(stream)
+                stream.close()
         except Exception as error:
             for rows in every:
                 rows.undo()
@@ -234,7 +235,7 @@ class _Work:
             self.portion.changed.pop(stream.cid, None)
             reason = reason_of(error)
         if UNPROCESSED in self._rows and (reason or stream.cid in self._step.retried):
-            row = unprocessed(stream.id_text, stream.entries[-1].position, reason)
+            row = unprocessed(stream.id_text, stream.last_position, reason)
             self._rows[UNPROCESSED].add(stream.columns, (row,))
 
     def _add(self, stream: FeedStream) -> None:
@@ -462,7 +463,7 @@ class Models:
         for stream in streams:
             cid = stream.cid if stream.is_model else stream.model
             if cid is not None:
-                asked.setdefault(cid, set()).update(stream.history.versions)
+                asked.setdefault(cid, set()).update(stream.versions)
         wanted: dict[bytes, frozenset[CID]] = {}
         for cid, versions in asked.items():
             known = self._models.get(cid)
@@ -501,7 +502,7 @@ class Models:
         if stream.is_model or stream.model is None:
             return 0
         positions = self._models[stream.model].positions
-        named = (CID(stream.model), *stream.history.versions)
+        named = (CID(stream.model), *stream.versions)
         return max(positions.get(version, 0) for version in named)
 
 

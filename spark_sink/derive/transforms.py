@@ -18,12 +18,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from recon_node import __version__
-from recon_node.ceramic import Event
+from recon_node.ceramic import Event, EventKind
+from recon_node.ceramic.event import Chain
 from recon_node.ipld import CID
 from recon_node.streams import Decision, StreamData, Tip, data_json, event_metadata
 from recon_node.streams.json_values import TIME_ROW
 from spark_sink.derive.feed_streams import FeedStream, Row
 from spark_sink.schema import STREAM_COLUMNS, TABLES, UNPROCESSED
+
+INIT: Final = EventKind.INIT.value
+DATA: Final = EventKind.DATA.value
 
 
 def own_columns(name: str) -> tuple[str, ...]:
@@ -53,6 +57,9 @@ def _columns(*names: str) -> Callable[[_MakeRows], _MakeRows]:
 )
 def conclusion_events(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the rows of `conclusion_events`, one per event after a position."""
+    if stream.chain is not None:
+        yield from _conclusions_of_chain(stream, stream.chain, after)
+        return
     for entry, shape in zip(stream.entries, stream.history.shapes, strict=True):
         position, event, time, chain_id, fault = entry
         if position <= after:
@@ -68,6 +75,14 @@ def conclusion_events(stream: FeedStream, after: int = 0) -> Iterator[Row]:
 )
 def event_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the rows of `event_states`, one per event after a position."""
+    if stream.chain is not None and (contents := stream.contents) is not None:
+        kind = INIT
+        rows = zip(stream.rows, stream.chain.cids, contents, strict=True)
+        for height, ((position, *_), cid, content) in enumerate(rows):
+            if position > after:
+                yield position, cid, kind, height, content, (), None, None
+            kind = DATA
+        return
     entries = {entry.event.cid: entry for entry in stream.entries if entry.position > after}
     for cid, height, data, errors in stream.history.states.all():
         if (entry := entries.get(cid)) is None:
@@ -83,6 +98,13 @@ def event_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
 )
 def stream_tips(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the row of `stream_tips`."""
+    if stream.chain is not None:
+        last = (stream.chain.cids[-1],)
+        count = len(stream.chain.cids)
+        of_tip = _tip_of_chain(stream.chain)
+        branches = last, (), last, ()  # its data, no anchor, the only candidate
+        yield stream.id_text, *of_tip, *branches, False, [], count, 0, stream.last_position
+        return
     tip = stream.tip
     yield (
         stream.id_text,
@@ -102,6 +124,10 @@ def stream_tips(stream: FeedStream, after: int = 0) -> Iterator[Row]:
 @_columns("stream_id", "event_cid", "event_type", "event_height", "data", "position")
 def stream_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the row of `stream_states`."""
+    if stream.chain is not None and stream.contents is not None:
+        of_tip, content = _tip_of_chain(stream.chain), stream.contents[-1]
+        yield stream.id_text, *of_tip, content, stream.last_position
+        return
     tip = stream.accepted_tip
     data = None if tip is None else stream.history.at(tip.event).data.to_json()
     yield stream.id_text, *_tip_columns(stream, tip), data, stream.entries[-1].position
@@ -133,6 +159,22 @@ def unprocessed(stream_id: str, position: int, reason: str | None) -> Row:
 
 
 assert own_columns(UNPROCESSED) == ("stream_id", "reason", "since", "version", "position")
+
+
+def _conclusions_of_chain(stream: FeedStream, chain: Chain, after: int) -> Iterator[Row]:
+    kind, metadata = INIT, event_metadata(chain.init)
+    prevs: tuple[bytes, ...] = ()
+    for (position, *_), cid, data in zip(stream.rows, chain.cids, chain.data, strict=True):
+        if position > after:
+            content = data_json(metadata, data)
+            yield position, cid, kind, content, prevs, None, None, None, None
+        kind, metadata, prevs = DATA, {}, (cid,)
+
+
+def _tip_of_chain(chain: Chain) -> Row:
+    """The same of a chain, whose tip is its last event."""
+    height = len(chain.cids) - 1
+    return chain.cids[-1], DATA if height else INIT, height
 
 
 def _tip_columns(stream: FeedStream, tip: Tip[CID] | None) -> Row:

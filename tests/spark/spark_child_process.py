@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recon_node.streams import Stream
+from recon_node.streams import Stream, StreamStates
 from spark_sink.derive import child_process, feed_streams, portion
 
 
@@ -51,12 +51,28 @@ def read_checked(cars: Sequence[bytes], **options: bool) -> Any:
     return events
 
 
+def of_chain(init: Any, *others: Any) -> Any:
+    end(bytes(init.cid))
+    return of_the_chain(init, *others)
+
+
+def read_chain(cars: Sequence[bytes]) -> Any:
+    chain = read_the_chain(cars)
+    if chain is not None:
+        end(bytes(chain.init.cid))
+    return chain
+
+
 if __name__ == "__main__":
     vars(child_process).update(STREAM_TIMEOUT=0.2, TIMEOUT_PER_BYTE=0.0, SLOWNESS=5)
     of_stream: Any = Stream.states.fget  # type: ignore[attr-defined]
+    of_the_chain = StreamStates.of_chain
     parse, read = portion.parse_event, feed_streams.read_checked
+    read_the_chain = feed_streams.read_chain
     if "read" in sys.argv[1]:
         portion.parse_event, feed_streams.read_checked = parse_event, read_checked
+        feed_streams.read_chain = read_chain
     else:
         Stream.states = property(states)  # type: ignore[assignment,method-assign]
+        StreamStates.of_chain = of_chain  # type: ignore[method-assign]
     child_process.main()

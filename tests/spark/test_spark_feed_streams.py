@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spark_helpers import asked, feed_rows, filled
 from spark_oracle import assert_tables
-from spark_samples import DEFINITION, KEY
+from spark_samples import DEFINITION, FAULT, KEY
 from support.forging import other_form
 
 from recon_node.ceramic import Event
@@ -25,6 +25,8 @@ from recon_node.ceramic.builder import (
     time_event,
 )
 from recon_node.ipld import CID
+from recon_node.verification.verifiers import NATIVE_VERSION
+from spark_sink.derive import feed_streams
 from spark_sink.derive.feed_streams import read_streams
 from spark_sink.derive.transforms import own_columns, rows_of
 from spark_sink.errors import TablesError
@@ -72,6 +74,74 @@ def test_copies_change_no_row(
             at = rng.randint(copied.index(event) + 1, len(copied))
             copied.insert(at, other_form(event))
     assert rows(copied, times) == rows(events, times)
+
+
+PATCHES: list[Any] = [
+    [{"op": "add", "path": "/t", "value": "text"}],
+    [{"op": "replace", "path": "/n", "value": 2}],
+    [{"op": "add", "path": "/n", "value": 2**64 - 1}, {"op": "add", "path": "/é", "value": None}],
+    [{"op": "replace", "path": "/t", "value": "too long for the schema"}],
+    [{"op": "remove", "path": "/n"}],
+    [{"op": "add", "path": "/list", "value": [1, 2.5, b"bytes", MODEL.cid]}],
+    [{"op": "add", "path": "/list/0", "value": -0.0}],
+    [],
+    {"not": "a patch"},
+]
+
+
+@given(
+    st.sampled_from([{"n": 1}, {"n": 1, "t": "a", "list": []}, {"t": 5}, None]),
+    st.lists(st.sampled_from(PATCHES), max_size=8),
+    st.sampled_from([DEFINITION, {**DEFINITION, "immutableFields": []}, {}, None]),
+    st.booleans(),
+    st.integers(0, 9),
+)
+def test_chains_have_the_rows_that_all_streams_have(
+    content: Any, patches: list[Any], definition: Any, hidden: bool, after: int
+) -> None:
+    """Chains are computed apart, simple ones and others; no other stream is taken for one."""
+    unique = b"u" if after % 4 else None  # without, the model refuses it
+    init = init_event(
+        KEY, MODEL.stream_id(), content, unique=unique, should_index=not hidden or None
+    )
+    events = [init]
+    for patch in patches:
+        events.append(data_event(KEY, init, [events[-1].cid], patch))
+    other = data_event(KEY, init, [events[-1].cid], [], should_index=False)
+    badly = feed_rows([*events, data_event(KEY, init, [events[-1].cid], [{}])])
+    faults = pa.array([None] * len(events) + [FAULT], pa.string())
+    at = badly.schema.get_field_index("fault")
+    definitions = None if definition is None else {MODEL.cid: definition}
+    for rows, may_be_chain in (
+        (feed_rows(events), True),
+        (feed_rows([*events, other]), False),
+        (feed_rows([*events, time_event(init, events[-1].cid)]), False),
+        (badly.set_column(at, badly.schema.field(at), faults), False),
+    ):
+        found = []
+        for is_native in (True, False):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(feed_streams, "_NATIVE", is_native)
+                [stream] = read_streams(with_partition(rows))
+            assert stream.chain is None or (is_native and may_be_chain)
+            stream.define(definitions)
+            found.append([(name, [*made]) for name, made in rows_of(stream, DERIVED, after)])
+            found[-1].append(("", [stream.versions, stream.last_position, stream.columns]))
+        assert found[0] == found[1]
+
+
+@pytest.mark.skipif(NATIVE_VERSION is None, reason="recon-node-native is not installed")
+def test_what_is_computed_as_a_chain() -> None:
+    init = init_event(KEY, MODEL.stream_id(), {"n": 1}, unique=b"u")
+    events = [init]
+    for number, patch in enumerate((*PATCHES[:3], [{"op": "remove", "path": "/n"}])):
+        events.append(data_event(KEY, init, [events[-1].cid], patch))
+        [stream] = read_streams(with_partition(feed_rows(events)))
+        stream.define({MODEL.cid: {**DEFINITION, "immutableFields": []}})
+        assert stream.chain is not None
+        assert (stream.contents is not None) is (number < 3)
+    [model] = read_streams(with_partition(feed_rows([MODEL])))
+    assert model.chain is None
 
 
 def test_the_order_of_rows_does_not_matter(sample: list[Event], rng: random.Random) -> None:

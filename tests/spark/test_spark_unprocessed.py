@@ -12,7 +12,7 @@ from spark_helpers import feed_rows, told
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
 from recon_node.ipld import CID
-from recon_node.streams import Stream, json_values
+from recon_node.streams import Stream, StreamStates, json_values
 from spark_sink.derive import derivation, feed_streams, portion, transforms
 from spark_sink.derive.child_process import COMMAND
 from spark_sink.derive.derivation import Derivation, worker_computer
@@ -166,7 +166,16 @@ def fail_at(patch: pytest.MonkeyPatch, init: Event, error: Exception) -> list[CI
             raise error
         return real(stream)
 
+    of_chain = StreamStates.of_chain
+
+    def contents(event: Event, *others: Any) -> Any:
+        if event.cid == init.cid:
+            failed.append(init.cid)
+            raise error
+        return of_chain(event, *others)
+
     patch.setattr(Stream, "states", property(states))
+    patch.setattr(StreamStates, "of_chain", contents)
     return failed
 
 
