@@ -166,7 +166,6 @@ class _SharedOption(click.Option):
     SPARK_SINK_RUN_URL, for example."""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return the text of the variable, or None."""
         shared, self.envvar = self.envvar, None
         try:
             own = super().resolve_envvar_value(ctx)

@@ -79,11 +79,9 @@ class _MainGroup(click.Group):
     """The commands, imported when needed. Exit code 1 if standard output is full or closed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is none of this name."""
         if cmd_name not in _COMMANDS:
             return None
         module, _ = _COMMANDS[cmd_name]
@@ -110,7 +108,6 @@ class _MainGroup(click.Group):
         return items + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 

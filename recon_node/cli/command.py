@@ -97,7 +97,6 @@ class _Console(Console):
     """A console on which strangers' text is shown, not obeyed."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return text as it is to be printed."""
         return super().render_str(shown(text, lines=True), **options)
 
 

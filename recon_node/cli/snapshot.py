@@ -266,7 +266,6 @@ class _Sync(TypedDict):
 
 
 def _sync_stopped(settings: Settings, urls: tuple[str, ...], signers: tuple[str, ...]) -> _Sync:
-    """Open the store and sync it."""
     from recon_node.api.routes.products.snapshots import describe_sync
 
     policy = Policy.of(settings.policy)

@@ -95,8 +95,6 @@ def typed_dicts(definitions: Mapping[StreamId, Any]) -> str:
 
 
 class _Module:
-    """The text of a module, and the names in it."""
-
     def __init__(self) -> None:
         self._taken = {*_IMPORTED, *_BUILTINS}
         self._constants: list[str] = []
@@ -125,7 +123,6 @@ class _Module:
         self._constants.append(line)
 
     def add(self, part: str) -> None:
-        """Add a class or the name of a type."""
         self._parts.append(part)
 
     def text(self) -> str:
@@ -140,8 +137,6 @@ class _Module:
 
 
 class _Writer:
-    """Writes the types of one schema."""
-
     def __init__(self, module: _Module, schema: Mapping[str, Any], notes: dict[str, str]) -> None:
         self._module, self._schema, self._notes = module, schema, notes
         self._referred: dict[str, str] = {}  # the types of references

@@ -286,7 +286,6 @@ class _Run:
         self.document, self.weight, self.is_new = value, size.weight, True
 
     def _remove(self, path: tuple[str, ...]) -> JsonSize:
-        """Remove a value and return its size."""
         if not path:
             size = self._size(self.document)
             self._set_root(None, JsonSize(weigh_leaf(None), 0, 0))

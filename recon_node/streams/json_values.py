@@ -223,7 +223,6 @@ def _weigh_bytes(value: bytes) -> int:
 
 
 def _weigh_atoms(atoms: list[Any]) -> int:
-    """The weight of numbers, booleans and nulls."""
     weight = 0
     for start in range(0, len(atoms), _ATOMS_AT_ONCE):
         batch = atoms[start : start + _ATOMS_AT_ONCE]

@@ -108,7 +108,6 @@ class _Judge:
         }
 
     def node(self, event: HeldEvent) -> PictureNode:
-        """The node of an event."""
         marks = self._marks(event)
         return PictureNode(
             id=event.shape.id,
@@ -122,7 +121,6 @@ class _Judge:
         )
 
     def why(self, decision: Decision[Any]) -> str:
-        """A decision in words."""
         winner = f"{self._named(decision.winner)} wins over "
         winner += " and ".join(map(self._named, decision.rivals))
         if decision.rule is Rule.EARLIEST_TIME:

@@ -151,7 +151,6 @@ class _Price(NamedTuple):
     levels: int = 1
 
     def plus(self, part: _Price) -> _Price:
-        """The price with that of a part added."""
         sums = _Price._make(map(add, self, part))
         return sums._replace(levels=max(self.levels, part.levels + 1))
 

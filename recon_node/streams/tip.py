@@ -258,7 +258,6 @@ class _Stream(Generic[Id]):
         return time is None or time <= expires
 
     def tip(self) -> Tip[Id]:
-        """The tip and how it was decided."""
         if True not in self.is_data:
             raise NoTipError("no data event of the stream is valid, nor its init: it has no tip")
         candidates, dominant = self._candidates()

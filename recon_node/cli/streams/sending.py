@@ -390,7 +390,6 @@ class _Sending:
         self._takes_batches = True
 
     async def run(self, items: Iterator[Item], workers: int) -> None:
-        """Send everything."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read, items)
             for _ in range(workers):
