@@ -122,9 +122,7 @@ class Intake:
                 the log: submitted again, those are "known".
         """
         if len(events) == 1 and self._is_idle(events[0]):
-            request = _Request(list(events))
-            await self._pass_through(request)
-            return _verdicts([request])
+            return await self._pass_through(events)
         requests = [_Request(list(part)) for part in self._split(events)]
         for request in requests:
             if not self._room.take_at_once():
@@ -135,7 +133,11 @@ class Intake:
             self._put(request)
         for request in requests:
             await request.done.wait()
-        return _verdicts(requests)
+        for request in requests:
+            if request.error is not None:
+                kind = type(request.error)
+                raise kind(str(request.error)) from request.error  # each caller its own
+        return [verdict for request in requests for verdict in request.verdicts]
 
     async def run(self) -> None:
         """Write batch after batch until `close`. Cannot be cancelled."""
@@ -173,16 +175,16 @@ class Intake:
             and not (self._queue or self._is_closed or self._writer.log.marks.is_releasing)
         )
 
-    async def _pass_through(self, request: _Request) -> None:
+    async def _pass_through(self, events: Sequence[Submission]) -> list[Verdict]:
         """Take a single event through both stages; whatever comes meanwhile gathers."""
-        [event] = request.events
+        [event] = events
         self._committing.acquire_nowait()
         try:
             event.finding = self.verifiers.verify_now(event.car)
         except Exception:
             logger.exception("Events could not be verified ahead", events=1)
         try:
-            await self._take([request])
+            return list(await self._take(events, 1))
         finally:
             self._committing.release()
 
@@ -236,7 +238,7 @@ class Intake:
             await acquire(self._committing)  # before the next batch can
             self._verifying.release()
             if batch:
-                await self._take(batch)
+                await self._answer(batch)
             await self._move_crowd()
             self._committing.release()
             if not self._queue and not self._is_closed:
@@ -270,45 +272,50 @@ class Intake:
         for submission, finding in zip(new, findings, strict=True):
             submission.finding = finding
 
-    async def _take(self, batch: Sequence[_Request]) -> None:
-        """Judge and write a batch, and answer its callers."""
-        started = time.perf_counter()
+    async def _answer(self, batch: Sequence[_Request]) -> None:
+        """Judge and write a batch, and give its callers their verdicts."""
+        verdicts: Iterator[Verdict] = iter(())
+        error: StoreError | None = None
+        try:
+            events = [event for request in batch for event in request.events]
+            verdicts = iter(await self._take(events, len(batch)))
+        except StoreError as failure:
+            error = failure
+        for request in batch:
+            request.error = error
+            request.verdicts = list(islice(verdicts, len(request.events)))
+            request.done.set()
+
+    async def _take(self, events: Sequence[Submission], requests: int) -> Sequence[Verdict]:
+        """Judge and write events of some requests, in one transaction.
+
+        Raises:
+            StoreError: the disk did not take them.
+        """
+        started, error = time.perf_counter(), None
         try:
             if self._give_up:
                 raise StoreError("the store was closed before it could take the events")
-            verdicts = await self._commit([event for request in batch for event in request.events])
-        except StoreError as error:
-            self._answer(batch, started, (), error)
-        else:
-            self._answer(batch, started, verdicts, None)
-
-    def _answer(
-        self,
-        batch: Sequence[_Request],
-        started: float,
-        verdicts: Sequence[Verdict],
-        error: StoreError | None,
-    ) -> None:
-        """Answer the callers of a batch."""
-        if error is not None and not isinstance(error, DiskFullError):  # which is logged once
-            logger.error("A batch was not written", requests=len(batch), reason=str(error))
-        seconds = time.perf_counter() - started
-        self.durations["failed" if error else "ok"].observe(seconds)
-        span(
-            "batch of events",
-            seconds,
-            lambda: {
-                "recon.requests": len(batch),
-                "recon.events": sum(len(request.events) for request in batch),
-                "recon.bytes": sum(request.size for request in batch),
-            },
-            error=None if error is None else str(error),
-        )
-        remaining = iter(verdicts)
-        for request in batch:
-            request.error = error
-            request.verdicts = list(islice(remaining, len(request.events)))
-            request.done.set()
+            verdicts = await self._commit(events)
+        except StoreError as failure:
+            error = str(failure)
+            if not isinstance(failure, DiskFullError):  # which is logged once
+                logger.error("A batch was not written", requests=requests, reason=error)
+            raise
+        finally:
+            seconds = time.perf_counter() - started
+            self.durations["failed" if error else "ok"].observe(seconds)
+            span(
+                "batch of events",
+                seconds,
+                lambda: {
+                    "recon.requests": requests,
+                    "recon.events": len(events),
+                    "recon.bytes": _size_of(events),
+                },
+                error=error,
+            )
+        return verdicts
 
     async def _commit(self, events: Sequence[Submission]) -> Sequence[Verdict]:
         try:
@@ -335,14 +342,6 @@ class Intake:
 
 def _size_of(events: Sequence[Submission]) -> int:
     return sum([len(event.car) for event in events])
-
-
-def _verdicts(requests: Sequence[_Request]) -> list[Verdict]:
-    for request in requests:
-        if request.error is not None:
-            kind = type(request.error)
-            raise kind(str(request.error)) from request.error  # each caller its own
-    return [verdict for request in requests for verdict in request.verdicts]
 
 
 def _broken(event: Submission, error: BaseException) -> Verdict:
