@@ -110,9 +110,6 @@ class Observe:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         started = time.perf_counter()
         status: int | None = None
 
@@ -185,7 +182,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request, or refuse it."""
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        refusal = self._refusal(scope)
         if refusal is None:
             await self._app(scope, receive, send)
         else:
@@ -288,9 +285,6 @@ class Bound:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         is_write = scope["path"] == WRITES and scope["method"] == "POST"
         slots = self._writes if is_write else self._requests
         if not await _Bounded(self, scope, receive, send).run(slots):

@@ -119,17 +119,16 @@ async def serve(
         ):
             address = str(stream.socket.getpeername()[0])
             with slots.taken_by(address, scope.cancel, busy=False) as slot:
-                if slot is not None:
-                    await answer(HttpConnection(app, stream, own_hosts, slot, sent_ahead))
-
-    async def answer(connection: HttpConnection) -> None:
-        connections.add(connection)
-        try:
-            await connection.run()
-        except Exception:
-            logger.exception("An API connection failed")
-        finally:
-            connections.remove(connection)
+                if slot is None:
+                    return
+                connection = HttpConnection(app, stream, own_hosts, slot, sent_ahead)
+                connections.add(connection)
+                try:
+                    await connection.run()
+                except Exception:
+                    logger.exception("An API connection failed")
+                finally:
+                    connections.remove(connection)
 
     async with trio.open_nursery() as nursery:
         async with trio.open_nursery() as accepting:

@@ -89,11 +89,9 @@ async def post_event(call: Call[Parameters]) -> Response:
     [verdict] = await call.services.store.admit_local([car])
     if verdict.status == "refused":
         raise _refusal(verdict)
-    if not call.services.store.wanted.all:
-        return _TAKEN
-    warnings = await _warnings(call.services, [verdict])
-    headers = [(WARNING, warning) for warning in warnings.values()]
-    return Response(status_code=HTTPStatus.NO_CONTENT, headers=dict(headers))
+    for warning in (await _warnings(call.services, [verdict])).values():
+        return Response(status_code=HTTPStatus.NO_CONTENT, headers={WARNING: warning})
+    return _TAKEN
 
 
 async def _warnings(services: Services, verdicts: Iterable[Verdict]) -> dict[EventId, str]:
