@@ -11,8 +11,9 @@ processes while it is alone with them is refused and named, and so is one that k
 beyond `CHUNK_TIMEOUT`. If no process can be started, events are verified in this one.
 
 **Findings are remembered** by the hash of the CAR, a bounded number of the latest: a bad event that
-ten peers offer is verified once. By the CAR, because only verifying it shows which event it holds.
-What is wrong with an event is remembered by its CID elsewhere, in the log.
+ten peers offer is verified once. A good one that comes alone is in the log afterwards. By the CAR,
+because only verifying it shows which event it holds. What is wrong with an event is remembered by
+its CID elsewhere, in the log.
 
 **The native core**, `recon-node-native` (native/), looks first where it is installed. It checks
 many events at once, without the interpreter's lock, and says yes or nothing: what it does not
@@ -47,6 +48,7 @@ from recon_node.verification.facts import (
     Facts,
     Finding,
     Names,
+    Unreadable,
     Wire,
     check_event,
     from_wire,
@@ -180,12 +182,13 @@ class Verifiers:
             self.verified_total += 1
             return facts
         digest = sha256(car).digest()
-        raw: _Raw | None = self._memory.use(digest)
-        if raw is None:
-            raw = _examine_one(car)
-            self.verified_total += 1
-            self._remember(digest, raw)
-        return _unpack([raw], [car])[0]
+        if (raw := self._memory.use(digest)) is not None:
+            return from_wire(raw, car)
+        self.verified_total += 1
+        finding = _check(car)
+        if isinstance(finding, Unreadable) or (isinstance(finding, Facts) and finding.refusal):
+            self._remember(digest, to_wire(finding, car))  # others may offer it, too
+        return finding
 
     async def _find(self, cars: Sequence[bytes]) -> list[Finding]:
         digests = [sha256(car).digest() for car in cars]
@@ -278,8 +281,13 @@ def _examine_here(cars: Sequence[bytes]) -> list[_Raw]:
 
 
 def _examine_one(car: bytes) -> _Raw:
+    finding = _check(car)
+    return finding if isinstance(finding, Broken) else to_wire(finding, car)
+
+
+def _check(car: bytes) -> Finding:
     try:
-        return to_wire(check_event(car), car)
+        return check_event(car)
     except Exception as error:
         logger.exception("An event could not be verified")
         return _bug(repr(error))
