@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from peers import EVERYTHING, FetchesById, Peer, gaps_of, numbered, reconcile
 
 from recon_node.recon import Failed, KeyRange, RemoteProtocolError, SessionSettings, turn_of
-from recon_node.recon.coded import RECON_1_2, estimates
-from recon_node.recon.coded import coded_session as session_module
+from recon_node.recon.coded import RECON_1_2, coded_answers, estimates
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, Estimate, Gaps, Listed, Message, Say
 from recon_node.recon.keys import kept_sums, sums
@@ -145,7 +144,7 @@ def test_a_whole_set_is_listed_by_ids_in_pages(empty: str) -> None:
 
 
 def test_more_differences_than_symbols_go_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "MAX_SYMBOLS", 100)
+    monkeypatch.setattr(coded_answers, "MAX_SYMBOLS", 100)
     monkeypatch.setattr(estimates, "MAX_SYMBOLS", 100)
     _, sent = converge(*sides(5_000, set(range(0, 5_000, 7))))
     assert all(len(message.symbols or ()) <= 8 for message in sent)
@@ -168,7 +167,7 @@ def test_no_sketch_goes_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_long_range_that_is_no_interest_of_ours_is_not_sketched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session_module, "_MAX_SKETCHED", 1_000)
+    monkeypatch.setattr(coded_answers, "_MAX_SKETCHED", 1_000)
     _, sent = converge(*sides(5_000, {1_500, 2_000, 4_000}), KeyRange(b"001000", b"004500"))
     assert sent[1].estimate is None
 

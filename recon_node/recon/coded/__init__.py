@@ -2,8 +2,9 @@
 
 In reading order:
 
-    coded_session  a session: the theory, the peer's turn, and what answers what
+    coded_session  a session: the theory, what may answer what, and the peer's turn
     messages       what is said of a range, and its bytes
+    coded_answers  what is answered where the sides differ
     coded_reply    our turn, as it is written
     salted         fingerprints that nobody could prepare for
     estimates      how many keys differ, and whether symbols or ranges show which

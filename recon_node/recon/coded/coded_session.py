@@ -19,22 +19,9 @@ fetches the events of ids before it answers; only where that fails, or where it 
 before events, it asks for them in full (`wanted`). If the symbols are too few after all, the
 other side sends half as many again, of its own.
 
-Ranges are cheaper where differences lie close together, which the hints show, where there are few
-keys, and where so many differ that it is best to list them:
-
-===========================  ================================================================
-what the peer says of a gap  the answer for that gap
-===========================  ================================================================
-AGREED                       agreed
-FINGERPRINT, equal to ours   agreed; likewise one of our keys and those that we left out
-FINGERPRINT, another         KEYS if there are few, else FINGERPRINTs of equal parts, divided
-                             by the shortest strings that separate them
-KEYS                         LACKING: keys of ours that the peer lacks; agreed if it lacks none
-LACKING                      agreed
-===========================  ================================================================
-
-Neighbouring gaps that are agreed on are merged, and cost nothing at the end of a message. A side
-that has nothing left to ask *closes* with the digest of the whole range, including all that it has
+Ranges are cheaper where differences lie close together, where there are few keys, and where so many
+differ that it is best to list them. `coded_answers` has how each gap is answered. A side that has
+nothing left to ask *closes* with the digest of the whole range, including all that it has
 just sent. A closing can be wrong because a key arrived meanwhile, on either side. The sides then
 reconcile the whole range again. A side does so for `_MAX_WRONG` openings and closings of its peer.
 What is new after that is left for the next session, because a busy node would never end this one.
@@ -63,52 +50,33 @@ a walk over the keys, and what differs is listed in full.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from itertools import chain
-from math import ceil
 from typing import Final
 
 import numpy as np
 
 from recon_node.base.steps import Steps
 from recon_node.recon.actions import Actions, Failed, FetchById, Send, SoughtIds
-from recon_node.recon.coded.coded_reply import (
-    IDS_PER_LISTED_KEY,
-    MAX_TURN,
-    CodedReply,
-)
-from recon_node.recon.coded.estimates import (
-    FIRST_SYMBOLS,
-    Part,
-    compare,
-    decode_difference,
-    make_estimate,
-    plan,
-    where_they_differ,
-)
+from recon_node.recon.coded.coded_answers import Answers, TurnFindings
+from recon_node.recon.coded.coded_reply import MAX_TURN
+from recon_node.recon.coded.estimates import compare, decode_difference, where_they_differ
 from recon_node.recon.coded.messages import (
     END,
-    FINGERPRINT,
     KEYS,
     LACKING,
     MIB,
     NO_KEYS,
-    NOTHING_LISTED,
-    SYMBOL_SIZE,
     Gaps,
     LeftOut,
     Listed,
     Message,
+    Turn,
     Verdict,
     weight_of,
 )
-from recon_node.recon.coded.salted import Salted, salt_of
 from recon_node.recon.keys.lookups import find, groups, in_key_order, not_held
 from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
 from recon_node.recon.keys.sums import (
     ID_SIZE,
-    MAX_SYMBOLS,
     NO_IDS,
     Difference,
     Ids,
@@ -116,7 +84,6 @@ from recon_node.recon.keys.sums import (
     among,
     distinct,
     id_of,
-    symbols_for,
 )
 from recon_node.recon.session import (
     FETCHED_AT_ONCE,
@@ -133,8 +100,6 @@ _MAX_WRONG: Final = 5
 _MAX_UNSALTED: Final = 3
 """Openings and closings of both sides, the wrong one included, up to which a wrong one may get an
 estimate; a later one gets salted fingerprints."""
-_MAX_SKETCHED: Final = 1 << 17
-"""Maximum keys of a range that is sketched for a peer's sake, if it is not an interest of ours."""
 _HASHED_A_STEP: Final = 1000
 """Keys that are hashed between two yields."""
 _IDS_A_STEP: Final = 2000
@@ -143,27 +108,9 @@ _ASKED_AT_ONCE: Final = 256
 """Ids that a peer asks for in one request, at least: it gets their events in the keys' order."""
 _LISTED_AT_ONCE: Final = 16
 """Keys up to which an opening lists them."""
-_MORE_SYMBOLS: Final = 1.5
-_RESERVE: Final = 1024
-"""Bytes of a message that symbols leave to the rest."""
 _TURN_WEIGHT: Final = 96
 """Maximum memory for the bounds and keys of a turn (`weight_of`), as a multiple of a frame of a
 MiB, or of our own messages if they may be larger: 1.5 times that of MAX_TURN honest frames."""
-
-
-class Turn(Enum):
-    """What a turn is about. The values name it in errors."""
-
-    __hash__ = object.__hash__  # Enum's is slow, and each message takes one
-
-    NONE = "nothing"
-    DIGEST = "a digest of the whole range"
-    """An opening or a closing, perhaps with gaps."""
-    ESTIMATE = "an estimate"
-    """With the first symbols."""
-    SYMBOLS = "symbols"
-    """As many as the estimate asks for, or half as many again."""
-    GAPS = "gaps"
 
 
 _MAY_ANSWER: Final[Mapping[Turn, frozenset[Turn]]] = {
@@ -174,15 +121,6 @@ _MAY_ANSWER: Final[Mapping[Turn, frozenset[Turn]]] = {
     Turn.GAPS: frozenset({Turn.DIGEST, Turn.GAPS}),
 }
 """What may follow a turn, beside AGREED and REFUSED, which end the session."""
-
-
-def kind_of(message: Message) -> Turn:
-    """Return the kind of a turn that ends with this message."""
-    if message.estimate is not None:
-        return Turn.ESTIMATE
-    if message.symbols is not None:
-        return Turn.SYMBOLS
-    return Turn.GAPS if message.closing is None else Turn.DIGEST
 
 
 class CodedSession(TurnSession[Message]):
@@ -199,10 +137,7 @@ class CodedSession(TurnSession[Message]):
         """The peer's openings and closings that were wrong."""
         self._digests = 0
         """Openings and closings of both sides."""
-        self._dense = False
-        """Whether differences are known to lie close together."""
-        self._salted: Salted | None = None
-        """Of the fingerprints, once those without a salt have not helped."""
+        self._answers = Answers(side)
         self._not_supplied = 0
         """Ids that the peer named, and whose events could not be fetched."""
 
@@ -236,9 +171,8 @@ class CodedSession(TurnSession[Message]):
         Raises:
             RemoteProtocolError: it may not.
         """
-        kind = kind_of(message)
-        if kind not in _MAY_ANSWER[self._said]:
-            raise RemoteProtocolError(f"peer sent {kind.value} where none was due")
+        if message.kind not in _MAY_ANSWER[self._said]:
+            raise RemoteProtocolError(f"peer sent {message.kind.value} where none was due")
         if message.salt is not None and not self._may_salt:
             raise RemoteProtocolError("peer sent salted fingerprints where none were due")
 
@@ -322,7 +256,12 @@ class CodedSession(TurnSession[Message]):
             return [(yield from self._open(key_range))]  # trimmed
         if (agreed := (yield from self._end(key_range, turn[-1]))) is not None:
             return [agreed]
-        return (yield from self._answer(key_range, turn, findings))
+        answer, asks = yield from self._answers.answer(
+            turn, findings, self._said, may_salt=self._may_salt
+        )
+        if not asks:
+            answer[-1].closing, answer[-1].left_out = yield from self._digest(key_range)
+        return answer
 
     def _open(self, key_range: KeyRange) -> Steps[Message]:
         """Return an opening: with the number of our keys, and their ids if they are few."""
@@ -360,152 +299,9 @@ class CodedSession(TurnSession[Message]):
             yield
         return ours.digest(), LeftOut(len(left_out), union.digest())
 
-    def _answer(
-        self, key_range: KeyRange, turn: list[Message], findings: TurnFindings
-    ) -> Steps[list[Message]]:
-        """Answer by an estimate or symbols if they help, else by ranges."""
-        last, list_up_to = turn[-1], 0
-        if last.asks_by_digest_only and self._may_estimate(key_range, last.count):
-            sketch = yield from self.side.keys.sums.sketch(key_range)
-            if sketch is not None:
-                self._dense = False
-                return [make_estimate(self.side.keys, key_range, sketch)]
-        elif last.symbols is not None and findings.difference is None:
-            symbols, list_up_to = yield from self._more_symbols(key_range, last, findings)
-            if symbols is not None:
-                return [symbols]
-        elif last.symbols is None and self._said in (Turn.ESTIMATE, Turn.SYMBOLS):
-            self._dense = True  # the peer has seen an estimate, and goes by ranges
-        yield from self._settle_salt(key_range, turn)
-        reply = CodedReply(
-            self.side,
-            key_range,
-            list_up_to,
-            dense=self._dense,
-            in_full=self._may_salt,
-            salt=None if self._salted is None else self._salted.salt,
-        )
-        yield from self._answer_by_ranges(reply, key_range, turn, findings)
-        messages = reply.finish()
-        if not reply.asks:
-            messages[-1].closing, messages[-1].left_out = yield from self._digest(key_range)
-        return messages
-
-    def _answer_by_ranges(
-        self, reply: CodedReply, key_range: KeyRange, turn: list[Message], findings: TurnFindings
-    ) -> Steps[None]:
-        """Say what we hold where the sides differ, as far as the peer's turn shows."""
-        last = turn[-1]
-        if findings.difference is not None:
-            differing = [part for part in findings.parts if part.differs]
-            if differing and differing[0].lower != key_range.lower:
-                reply.agree(differing[0].lower)
-            end = END if findings.where.upper == key_range.upper else findings.where.upper
-            reply.exchange(end, findings.difference.ours, findings.still_lacking(0))
-        elif last.estimate is not None:
-            keys = self.side.keys
-            unchanged = findings.compared_at == keys.lanes_of_all
-            parts = findings.parts if unchanged else compare(keys, key_range, last.estimate)
-            reply.answer_hints(parts)
-        elif last.symbols is not None:
-            reply.narrow_down(END)
-        elif last.asks_by_digest_only:
-            yield from self._answer_closing(reply, last.count)
-        else:
-            yield from self._answer_gaps(reply, turn, findings)
-
-    def _settle_salt(self, key_range: KeyRange, turn: Sequence[Message]) -> Steps[None]:
-        """Take the peer's salt, or choose one after `_MAX_UNSALTED` digests."""
-        closing = turn[-1].closing
-        salt = next((message.salt for message in turn if message.salt is not None), None)
-        if closing is not None and self._may_salt:
-            salt = salt_of((yield from self.side.keys.sums.lthash(key_range)).digest(), closing)
-        if salt is not None:
-            self._salted = self._salted or Salted(self.side, self.side.keys.count(key_range))
-            self._salted.salt = salt
-
-    def _answer_closing(self, reply: CodedReply, count: int | None) -> Steps[None]:
-        """Answer a wrong opening or closing by ranges."""
-        if count == 0:
-            reply.answer_list(END, NO_KEYS, NOTHING_LISTED, NO_IDS)
-        elif count is not None and count <= self._few:
-            reply.ask(END)  # so that the peer lists the few keys that it has
-        elif self._salted is not None:
-            yield from self._salted.narrow_down(reply, END)
-        else:
-            reply.narrow_down(END)
-
-    def _answer_gaps(
-        self, reply: CodedReply, turn: Sequence[Message], findings: TurnFindings
-    ) -> Steps[None]:
-        """Answer what the peer says of gaps, one after the other."""
-        at = 0
-        lists = [listed for message in turn for listed in message.lists()]
-        columns = chain.from_iterable(message.gaps.columns() for message in turn)
-        for index, (upper, say, body) in enumerate(columns):
-            if reply.is_full:
-                reply.ask(END)
-                return
-            if index % GAPS_A_STEP == 0:
-                yield
-                reply.forget_position()  # the store may have changed
-            if say is FINGERPRINT and isinstance(body, bytes):
-                if self._salted is not None:
-                    yield from self._salted.answer(reply, upper, body)
-                elif reply.differs(upper, body):
-                    reply.narrow_down(upper)
-                else:
-                    reply.agree(upper)
-            elif say is KEYS:
-                reply.answer_list(upper, body, lists[at], findings.still_lacking(at))
-            elif say is LACKING:
-                reply.exchange(
-                    upper, NO_IDS, findings.still_lacking(at), findings.asked_in_full[at]
-                )
-            else:
-                reply.agree(upper)
-            at += say is KEYS or say is LACKING
-
-    def _more_symbols(
-        self, key_range: KeyRange, received: Message, findings: TurnFindings
-    ) -> Steps[tuple[Message | None, int]]:
-        """Return as many of our symbols as it takes, or None if ranges are better.
-
-        Then the number of keys of a gap up to which listing them takes fewer bytes comes with it.
-        """
-        sketch = yield from self.side.keys.sums.sketch(key_range)
-        if sketch is None or received.symbols is None:
-            return None, 0
-        number = list_up_to = 0
-        if received.estimate is not None:
-            number, self._dense, list_up_to = plan(sketch, findings.parts, received)
-        elif self._said is Turn.ESTIMATE:  # else the peer's were the second attempt
-            number = ceil(len(received.symbols) * _MORE_SYMBOLS)
-        most = (self.side.settings.message_bytes - _RESERVE) // SYMBOL_SIZE
-        if not FIRST_SYMBOLS < number <= min(MAX_SYMBOLS, most):
-            return None, list_up_to
-        return Message(symbols=sketch.symbols.first(number).copy()), 0
-
-    def _may_estimate(self, key_range: KeyRange, theirs: int | None) -> bool:
-        """Return whether to answer a wrong closing with an estimate."""
-        ours = self.side.keys.count(key_range)
-        few = min(ours, ours if theirs is None else theirs)
-        many = 0 if theirs is None else abs(ours - theirs)
-        return (
-            not self._may_salt
-            and few > self._few
-            and symbols_for(many) <= MAX_SYMBOLS
-            and (ours <= _MAX_SKETCHED or key_range in self.side.interests)
-        )
-
-    @property
-    def _few(self) -> int:
-        """Keys that are listed at once."""
-        return IDS_PER_LISTED_KEY * max(1, self.side.settings.list_threshold)
-
     def _send(self, turn: list[Message]) -> Send[Message]:
         """Take note of what our turn is about, and send it."""
-        self._said, self._keys_then = kind_of(turn[-1]), self.side.keys.lanes_of_all
+        self._said, self._keys_then = turn[-1].kind, self.side.keys.lanes_of_all
         self._digests += self._said is Turn.DIGEST
         return Send(turn)
 
@@ -592,32 +388,6 @@ class PeerTurn:
         assert key_range is not None
         if bounds and not (key_range.lower < bounds[0] and bounds[-1] < key_range.upper):
             raise RemoteProtocolError("peer's bounds lie outside the range")
-
-
-@dataclass(slots=True)
-class TurnFindings:
-    """What a turn of the peer's shows about ids."""
-
-    where: KeyRange = KeyRange(b"", b"")  # noqa: RUF009
-    """Where what differs lies, as far as the peer's turn shows."""
-    difference: Difference | None = None
-    """What the symbols decoded to, if they did."""
-    parts: list[Part] = field(default_factory=list)
-    """What the hints showed."""
-    compared_at: int = -1
-    """The lanes of all our keys when they were compared."""
-    we_lack: list[Ids] = field(default_factory=list)
-    """What we lack, for each list; or what the symbols of the whole range decode to, each once."""
-    asked_in_full: list[tuple[bytes, ...]] = field(default_factory=list)
-    """The keys that the peer asks for in full, for each list."""
-    failed: Ids = field(default_factory=lambda: NO_IDS)
-    """What we lack and could not fetch by its id."""
-
-    def still_lacking(self, index: int) -> Ids:
-        """Return what we lack of a list, by its index, and could not fetch."""
-        if not len(self.failed):  # the usual case
-            return NO_IDS
-        return self.we_lack[index][among(self.we_lack[index], self.failed)]
 
 
 def look_up_lists(

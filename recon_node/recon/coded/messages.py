@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
@@ -154,6 +154,21 @@ class Listed(NamedTuple):
 NOTHING_LISTED: Final = Listed(NO_IDS, NO_IDS)
 
 
+class Turn(Enum):
+    """What a turn is about. The values name it in errors."""
+
+    __hash__ = object.__hash__  # Enum's is slow, and each message takes one
+
+    NONE = "nothing"
+    DIGEST = "a digest of the whole range"
+    """An opening or a closing, perhaps with gaps."""
+    ESTIMATE = "an estimate"
+    """With the first symbols."""
+    SYMBOLS = "symbols"
+    """As many as the estimate asks for, or half as many again."""
+    GAPS = "gaps"
+
+
 @dataclass(slots=True)  # not frozen, which takes a microsecond more for each
 class Message:
     """A turn, or a part of it. The sides agree on whatever lies above its last gap."""
@@ -177,6 +192,15 @@ class Message:
     """For each gap that says KEYS or LACKING, in order; or none at all if no gap has ids."""
     salt: bytes | None = None
     """What precedes each key in the fingerprints of this message, if anything."""
+
+    @property
+    def kind(self) -> Turn:
+        """What a turn is about that ends with this message."""
+        if self.estimate is not None:
+            return Turn.ESTIMATE
+        if self.symbols is not None:
+            return Turn.SYMBOLS
+        return Turn.GAPS if self.closing is None else Turn.DIGEST
 
     @property
     def has_gaps_or_ends(self) -> bool:

@@ -1,0 +1,244 @@
+"""What a side answers on `/ceramic/recon/1.2.0` where the sides differ: by symbols, or by ranges.
+
+A digest that is wrong is answered with an estimate, an estimate with as many symbols as it asks
+for, and symbols that are too few with half as many again. Ranges are cheaper where differences lie
+close together, which the hints show, where there are few keys, and where so many differ that it is
+best to list them:
+
+===========================  ================================================================
+what the peer says of a gap  the answer for that gap
+===========================  ================================================================
+AGREED                       agreed
+FINGERPRINT, equal to ours   agreed; likewise one of our keys and those that we left out
+FINGERPRINT, another         KEYS if there are few, else FINGERPRINTs of equal parts, divided
+                             by the shortest strings that separate them
+KEYS                         LACKING: keys of ours that the peer lacks; agreed if it lacks none
+LACKING                      agreed
+===========================  ================================================================
+
+Neighbouring gaps that are agreed on are merged, and cost nothing at the end of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import ceil
+from typing import Final
+
+from recon_node.base.steps import Steps
+from recon_node.recon.coded.coded_reply import IDS_PER_LISTED_KEY, CodedReply
+from recon_node.recon.coded.estimates import FIRST_SYMBOLS, Part, compare, make_estimate, plan
+from recon_node.recon.coded.messages import (
+    END,
+    FINGERPRINT,
+    KEYS,
+    LACKING,
+    NO_KEYS,
+    NOTHING_LISTED,
+    SYMBOL_SIZE,
+    Message,
+    Turn,
+)
+from recon_node.recon.coded.salted import Salted, salt_of
+from recon_node.recon.keys.ordered_keys import KeyRange
+from recon_node.recon.keys.sums import MAX_SYMBOLS, NO_IDS, Difference, Ids, among, symbols_for
+from recon_node.recon.session import GAPS_A_STEP, Side
+
+_MAX_SKETCHED: Final = 1 << 17
+"""Maximum keys of a range that is sketched for a peer's sake, if it is not an interest of ours."""
+_MORE_SYMBOLS: Final = 1.5
+_RESERVE: Final = 1024
+"""Bytes of a message that symbols leave to the rest."""
+
+
+@dataclass(slots=True)
+class TurnFindings:
+    """What a turn of the peer's shows about ids."""
+
+    where: KeyRange = KeyRange(b"", b"")  # noqa: RUF009
+    """Where what differs lies, as far as the peer's turn shows."""
+    difference: Difference | None = None
+    """What the symbols decoded to, if they did."""
+    parts: list[Part] = field(default_factory=list)
+    """What the hints showed."""
+    compared_at: int = -1
+    """The lanes of all our keys when they were compared."""
+    we_lack: list[Ids] = field(default_factory=list)
+    """What we lack, for each list; or what the symbols of the whole range decode to, each once."""
+    asked_in_full: list[tuple[bytes, ...]] = field(default_factory=list)
+    """The keys that the peer asks for in full, for each list."""
+    failed: Ids | None = None
+    """What we lack and could not fetch by its id, if anything."""
+
+    def still_lacking(self, index: int) -> Ids:
+        """Return what we lack of a list, by its index, and could not fetch."""
+        if self.failed is None:  # the usual case
+            return NO_IDS
+        return self.we_lack[index][among(self.we_lack[index], self.failed)]
+
+
+@dataclass(slots=True)
+class Answers:
+    """The answers of one side in a session, and what they depend on beside the peer's turn."""
+
+    side: Side
+    dense: bool = False
+    """Whether differences are known to lie close together."""
+    salted: Salted | None = None
+    """Of the fingerprints, once those without a salt have not helped."""
+
+    def answer(
+        self, turn: list[Message], findings: TurnFindings, said: Turn, *, may_salt: bool
+    ) -> Steps[tuple[list[Message], bool]]:
+        """Answer by an estimate or symbols if they help, else by ranges.
+
+        Args:
+            turn: the peer's.
+            findings: what it shows.
+            said: our turn before it.
+            may_salt: whether hashes may be steered, or ids alike.
+
+        Returns:
+            Our turn, and whether it asks anything: if not, it is for the caller to close.
+        """
+        key_range = self.side.key_range
+        assert key_range is not None
+        last, list_up_to = turn[-1], 0
+        if last.asks_by_digest_only and not may_salt and self._may_estimate(key_range, last.count):
+            sketch = yield from self.side.keys.sums.sketch(key_range)
+            if sketch is not None:
+                self.dense = False
+                return [make_estimate(self.side.keys, key_range, sketch)], True
+        elif last.symbols is not None and findings.difference is None:
+            symbols, list_up_to = yield from self._more_symbols(last, findings, said)
+            if symbols is not None:
+                return [symbols], True
+        elif last.symbols is None and said in (Turn.ESTIMATE, Turn.SYMBOLS):
+            self.dense = True  # the peer has seen an estimate, and goes by ranges
+        yield from self._settle_salt(key_range, turn, may_salt=may_salt)
+        reply = CodedReply(
+            self.side,
+            key_range,
+            list_up_to,
+            dense=self.dense,
+            in_full=may_salt,
+            salt=None if self.salted is None else self.salted.salt,
+        )
+        yield from self._answer_by_ranges(reply, key_range, turn, findings)
+        return reply.finish(), reply.asks
+
+    def _answer_by_ranges(
+        self, reply: CodedReply, key_range: KeyRange, turn: list[Message], findings: TurnFindings
+    ) -> Steps[None]:
+        """Say what we hold where the sides differ, as far as the peer's turn shows."""
+        last = turn[-1]
+        if findings.difference is not None:
+            differing = [part for part in findings.parts if part.differs]
+            if differing and differing[0].lower != key_range.lower:
+                reply.agree(differing[0].lower)
+            end = END if findings.where.upper == key_range.upper else findings.where.upper
+            reply.exchange(end, findings.difference.ours, findings.still_lacking(0))
+        elif last.estimate is not None:
+            keys = self.side.keys
+            unchanged = findings.compared_at == keys.lanes_of_all
+            parts = findings.parts if unchanged else compare(keys, key_range, last.estimate)
+            reply.answer_hints(parts)
+        elif last.symbols is not None:
+            reply.narrow_down(END)
+        elif last.asks_by_digest_only:
+            yield from self._answer_closing(reply, last.count)
+        else:
+            yield from self._answer_gaps(reply, turn, findings)
+
+    def _settle_salt(
+        self, key_range: KeyRange, turn: Sequence[Message], *, may_salt: bool
+    ) -> Steps[None]:
+        """Take the peer's salt, or choose one."""
+        closing = turn[-1].closing
+        salt = next((message.salt for message in turn if message.salt is not None), None)
+        if closing is not None and may_salt:
+            salt = salt_of((yield from self.side.keys.sums.lthash(key_range)).digest(), closing)
+        if salt is not None:
+            self.salted = self.salted or Salted(self.side, self.side.keys.count(key_range))
+            self.salted.salt = salt
+
+    def _answer_closing(self, reply: CodedReply, count: int | None) -> Steps[None]:
+        """Answer a wrong opening or closing by ranges."""
+        if count == 0:
+            reply.answer_list(END, NO_KEYS, NOTHING_LISTED, NO_IDS)
+        elif count is not None and count <= self._few:
+            reply.ask(END)  # so that the peer lists the few keys that it has
+        elif self.salted is not None:
+            yield from self.salted.narrow_down(reply, END)
+        else:
+            reply.narrow_down(END)
+
+    def _answer_gaps(
+        self, reply: CodedReply, turn: Sequence[Message], findings: TurnFindings
+    ) -> Steps[None]:
+        """Answer what the peer says of gaps, one after the other."""
+        at = 0
+        lists = [listed for message in turn for listed in message.lists()]
+        columns = chain.from_iterable(message.gaps.columns() for message in turn)
+        for index, (upper, say, body) in enumerate(columns):
+            if reply.is_full:
+                reply.ask(END)
+                return
+            if index % GAPS_A_STEP == 0:
+                yield
+                reply.forget_position()  # the store may have changed
+            if say is FINGERPRINT and isinstance(body, bytes):
+                if self.salted is not None:
+                    yield from self.salted.answer(reply, upper, body)
+                elif reply.differs(upper, body):
+                    reply.narrow_down(upper)
+                else:
+                    reply.agree(upper)
+            elif say is KEYS:
+                reply.answer_list(upper, body, lists[at], findings.still_lacking(at))
+            elif say is LACKING:
+                reply.exchange(
+                    upper, NO_IDS, findings.still_lacking(at), findings.asked_in_full[at]
+                )
+            else:
+                reply.agree(upper)
+            at += say is KEYS or say is LACKING
+
+    def _more_symbols(
+        self, received: Message, findings: TurnFindings, said: Turn
+    ) -> Steps[tuple[Message | None, int]]:
+        """Return as many of our symbols as it takes, or None if ranges are better.
+
+        Then the number of keys of a gap up to which listing them takes fewer bytes comes with it.
+        """
+        assert self.side.key_range is not None
+        sketch = yield from self.side.keys.sums.sketch(self.side.key_range)
+        if sketch is None or received.symbols is None:
+            return None, 0
+        number = list_up_to = 0
+        if received.estimate is not None:
+            number, self.dense, list_up_to = plan(sketch, findings.parts, received)
+        elif said is Turn.ESTIMATE:  # else the peer's were the second attempt
+            number = ceil(len(received.symbols) * _MORE_SYMBOLS)
+        most = (self.side.settings.message_bytes - _RESERVE) // SYMBOL_SIZE
+        if not FIRST_SYMBOLS < number <= min(MAX_SYMBOLS, most):
+            return None, list_up_to
+        return Message(symbols=sketch.symbols.first(number).copy()), 0
+
+    def _may_estimate(self, key_range: KeyRange, theirs: int | None) -> bool:
+        """Return whether to answer a wrong closing with an estimate."""
+        ours = self.side.keys.count(key_range)
+        few = min(ours, ours if theirs is None else theirs)
+        many = 0 if theirs is None else abs(ours - theirs)
+        return (
+            few > self._few
+            and symbols_for(many) <= MAX_SYMBOLS
+            and (ours <= _MAX_SKETCHED or key_range in self.side.interests)
+        )
+
+    @property
+    def _few(self) -> int:
+        """Keys that are listed at once."""
+        return IDS_PER_LISTED_KEY * max(1, self.side.settings.list_threshold)
