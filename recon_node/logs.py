@@ -53,12 +53,31 @@ def configure_logging(log_format: LogFormat, level: LogLevel, stream: TextIO | N
     """
     stream = stream or sys.stderr
     pretty = log_format == "pretty" or (log_format == "auto" and stream.isatty())
+    stamps: list[Processor]
+    renderers: list[Processor]
+    if pretty:
+        stamps = [structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)]
+        colors = stream.isatty() and not os.environ.get("NO_COLOR")
+        console = structlog.dev.ConsoleRenderer(
+            colors=colors, exception_formatter=_show_traceback, pad_event_to=24
+        )
+        renderers = [_show, console]
+    else:  # machines also get the logger, which people can do without
+        stamps = [
+            structlog.stdlib.add_logger_name,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+        ]
+        renderers = [
+            structlog.processors.format_exc_info,
+            _order,
+            structlog.processors.JSONRenderer(default=str),
+        ]
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.ExtraAdder(),
         structlog.processors.StackInfoRenderer(),
-        *_stamps(pretty),
+        *stamps,
     ]
     structlog.configure(
         processors=[
@@ -77,7 +96,7 @@ def configure_logging(log_format: LogFormat, level: LogLevel, stream: TextIO | N
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *_renderers(pretty, colors=stream.isatty() and not os.environ.get("NO_COLOR")),
+                *renderers,
             ],
         )
     )
@@ -85,31 +104,6 @@ def configure_logging(log_format: LogFormat, level: LogLevel, stream: TextIO | N
     root.handlers = [handler]
     root.setLevel(level.upper())
     _tame_libraries(level)
-
-
-def _stamps(pretty: bool) -> list[Processor]:
-    """Add the time; for machines also the logger, which people can do without."""
-    if pretty:
-        return [structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)]
-    return [
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-
-
-def _renderers(pretty: bool, colors: bool) -> list[Processor]:
-    if pretty:
-        return [
-            _show,
-            structlog.dev.ConsoleRenderer(
-                colors=colors, exception_formatter=_show_traceback, pad_event_to=24
-            ),
-        ]
-    return [
-        structlog.processors.format_exc_info,
-        _order,
-        structlog.processors.JSONRenderer(default=str),
-    ]
 
 
 def _show(logger: object, method: str, line: EventDict) -> EventDict:

@@ -182,7 +182,7 @@ class SnapshotWriter:
         self._nodes = PackWriter(objects, self._packs, pack_bytes)
         self._event_extents: dict[bytes, PackExtent] = {}
         self._node_extents: dict[CID, PackExtent] = {}
-        self._upper: dict[CID, tuple[InnerNode, bytes, bytes]] = {}
+        self._upper: dict[CID, tuple[bytes, bytes]] = {}
         self._made = Created(None, is_new=True, base=base)  # type: ignore[arg-type]
         self._live = 0
 
@@ -315,7 +315,7 @@ class SnapshotWriter:
         else:
             locator = encode_locator(self._node_extents[child.cid] for child in node.children)
             if node.children[0].level:
-                self._upper[new.link.cid] = (node, new.block, locator)
+                self._upper[new.link.cid] = (new.block, locator)
         data = located(node, locator)
         self._node_extents[new.link.cid] = self._nodes.add(data)
         self._made.nodes += 1
@@ -325,29 +325,21 @@ class SnapshotWriter:
     def _top(self, tree: Root | None) -> dict[CID, tuple[bytes, bytes]]:
         """Return the upper levels of the tree, as many as the root object takes."""
         top: dict[CID, tuple[bytes, bytes]] = {}
-        known = {} if self._base is None else self._base.top
+        known = self._upper if self._base is None else {**self._base.top, **self._upper}
         level = [] if tree is None else [tree.link]
         size = 0
-        while level:
-            parts: dict[CID, tuple[bytes, bytes]] = {}
-            below: list[Link] = []
-            for link in level:
-                if link.cid in self._upper:
-                    node, *rest = self._upper[link.cid]
-                    parts[link.cid] = (rest[0], rest[1])
-                elif link.cid in known:
-                    parts[link.cid] = known[link.cid]
-                    opened = decode(parts[link.cid][0], link.level, KeyRange(link.lower, HIGHEST))
-                    assert isinstance(opened, InnerNode)
-                    node = opened
-                else:
-                    return top
-                below += node.children
+        while level and all(link.cid in known for link in level):
+            parts = {link.cid: known[link.cid] for link in level}
             size += sum(len(block) + len(locator) for block, locator in parts.values())
             if size > MAX_TOP_BYTES:
-                return top
+                break
             top |= parts
-            level = below if below and below[0].level else []
+            below: list[Link] = []
+            for link in level:
+                node = decode(known[link.cid][0], link.level, KeyRange(link.lower, HIGHEST))
+                assert isinstance(node, InnerNode)
+                below += node.children
+            level = below if below[0].level else []
         return top
 
 
