@@ -211,7 +211,7 @@ class SnapshotManifest:
                     f"the snapshot has format version {fields['version']}; this program reads "
                     f"{VERSION}: use a newer recon-node"
                 )
-            return cls._of(convert(fields, _ManifestFields))
+            return cls._of(convert(fields, _ManifestFields, builtin_types=(bytes,)))
         except RootError:
             raise
         except (DagCborError, LookupError, ValidationError, ValueError) as error:

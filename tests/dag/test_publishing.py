@@ -4,7 +4,6 @@ import base64
 import json
 import random
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nacl.signing import SigningKey
 
 from recon_node.ceramic.auth.did import controller_of, ed25519_did
@@ -251,7 +251,7 @@ def with_the_other_signature(replica: Replica) -> Replica:
     raw = base64.urlsafe_b64decode(signature + "==")
     other = raw[:32] + (ORDER - int.from_bytes(raw[32:])).to_bytes(32)
     proof = f"{signed}.{base64.urlsafe_b64encode(other).decode().rstrip('=')}"
-    return replace(replica, change=replace(published, proof=proof))
+    return Replica(replica.prior, replace(published, proof=proof))
 
 
 @given(st.data())

@@ -27,9 +27,10 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
 from nacl.signing import SigningKey
 
 from recon_node.ceramic.auth.did import ed25519_did

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from msgspec import ValidationError, convert
+
 from recon_node.dag.protocol.dag_operations import (
     Append,
     Join,
     Operation,
     ReplicaError,
-    check_fields,
-    check_link,
-    decode_operation,
     encode_operation,
 )
 from recon_node.draw.layout import (
@@ -76,11 +75,13 @@ def decode_replica(block: bytes) -> Replica:
     """
     try:
         value = dag_cbor.decode(block)
-    except DagCborError as error:
+        fields = {"prior": None} | value if isinstance(value, dict) else value
+        replica: Replica = convert(fields, Replica, builtin_types=(bytes,))
+    except (DagCborError, ValidationError) as error:
         raise ReplicaError(f"not a replica: {error}") from None
-    fields = check_fields(value, "a replica", {"change"}, {"prior"})
-    prior = check_link(fields["prior"], "the 'prior' of a replica") if "prior" in fields else None
-    return Replica(prior, decode_operation(fields["change"]))
+    if replica.block != block:
+        raise ReplicaError("a replica is in its canonical form, without empty or other fields")
+    return replica
 
 
 def replica_picture(title: str, heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> Picture:
