@@ -13,7 +13,7 @@ All functions raise `TablesError` if files cannot be written, or are missing or 
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -138,6 +138,18 @@ class Stager:
         span = pc.min_max(rows[order]).as_py()
         first, last = span["min"], span["max"]
         return DataFile(self.location, path, partition, rows.num_rows, size, order, first, last)
+
+
+def _sorted(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Sort rows by columns.
+
+    Those that were computed of streams, one after the other, are mostly in order: they need not be
+    copied. Others are in many pieces, and sorted in half of the time once they are in one.
+    """
+    keys = rows.select(names).combine_chunks()
+    order = pc.sort_indices(keys, [(name, "ascending") for name in names])
+    places = order.to_numpy()
+    return rows if (places[:-1] < places[1:]).all() else rows.combine_chunks().take(order)
 
 
 @dataclass(frozen=True, slots=True)
