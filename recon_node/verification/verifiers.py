@@ -11,9 +11,9 @@ processes while it is alone with them is refused and named, and so is one that k
 beyond `CHUNK_TIMEOUT`. If no process can be started, events are verified in this one.
 
 **Findings are remembered** by the hash of the CAR, a bounded number of the latest: a bad event that
-ten peers offer is verified once. A good one that comes alone is in the log afterwards. By the CAR,
-because only verifying it shows which event it holds. What is wrong with an event is remembered by
-its CID elsewhere, in the log.
+ten peers offer is verified once. A good one that comes alone is in the log afterwards. The CAR
+counts, because only verifying it shows which event it holds. What is wrong with an event is
+remembered by its CID elsewhere, in the log.
 
 **The native core**, `recon-node-native` (native/), looks first where it is installed. It checks
 many events at once, without the interpreter's lock, and says yes or nothing: what it does not
