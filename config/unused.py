@@ -6,6 +6,7 @@ Names that a framework gives to what it calls are in pyproject.toml ([tool.vultu
 
 # Enum members and fields that complete a table of a specification.
 _.METADATA  # UnixFS, DataType
+_.nnc  # UCAN, the payload
 
 # Protocols: mypy asks for the member, users have it anyway.
 _.__lt__  # the order of event ids

@@ -34,6 +34,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, field
+
 from recon_node.ceramic.auth.did import (
     PrivateKey,
     algorithm_of,
@@ -52,7 +54,6 @@ MAX_NESTING: Final = 10
 
 _JWT_PARTS: Final = 3
 """Of a JWT: header, payload, signature."""
-_CAPABILITY: Final = frozenset({"with", "can"})
 
 FOREVER: Final = 253_402_300_799
 """Unix seconds: the end of the year 9999."""
@@ -60,29 +61,18 @@ FOREVER: Final = 253_402_300_799
 _DELEGATE: Final = "ucan/delegate"
 _PROOF: Final = "prf:"
 _ALGORITHMS: Final = ("EdDSA", "ES256K", "ES256")
-_SHAPE: Final[Mapping[str, tuple[type, ...]]] = {
-    "iss": (str,),
-    "aud": (str,),
-    "exp": (int, float),
-    "nbf": (int, float),
-    "nnc": (str,),
-    "att": (list,),
-    "fct": (list,),
-    "prf": (list,),
-}
-_MAY_LACK: Final = frozenset({"nbf", "nnc", "fct"})
 
 
 class UcanError(ValueError):
     """A token that does not permit what it should; the message says which rule it breaks."""
 
 
-@dataclass(frozen=True, slots=True)
-class UcanCapability:
+# Further fields ("nb") narrow a capability in ways that are not supported.
+class UcanCapability(Struct, frozen=True, forbid_unknown_fields=True):
     """An ability on a resource: `with` and `can`."""
 
-    resource: str
-    ability: str
+    resource: str = field(name="with")
+    ability: str = field(name="can")
 
     def covers(self, other: UcanCapability) -> bool:
         """Whether `other` is this capability or a part of it."""
@@ -90,6 +80,17 @@ class UcanCapability:
         return self.resource == other.resource and (
             mine in ("*", theirs) or (mine.endswith("/*") and theirs.startswith(mine[:-1]))
         )
+
+
+class _Payload(Struct):
+    iss: str
+    aud: str
+    exp: int | float
+    att: tuple[UcanCapability, ...]
+    prf: list[str]
+    nbf: int | float | UnsetType = UNSET
+    nnc: str | UnsetType = UNSET
+    fct: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,41 +262,27 @@ def _parse(token: str, depth: int) -> Ucan:
     if header.get("alg") not in _ALGORITHMS:
         algorithm, supported = str(header.get("alg"))[:50], ", ".join(_ALGORITHMS)
         raise UcanError(f"the UCAN is signed by {algorithm!r}; supported are {supported}")
-    payload = _read_map(parts[1], "payload")
-    for name, types in _SHAPE.items():
-        is_right = type(payload[name]) in types if name in payload else name in _MAY_LACK
-        if not is_right:
-            raise UcanError(f"the field {name!r} of the UCAN is missing or of a wrong type")
-    if not all(abs(payload.get(name, 0)) <= sys.float_info.max for name in ("exp", "nbf")):
+    try:
+        payload = convert(_read_map(parts[1], "payload"), _Payload)
+    except ValidationError as error:
+        raise UcanError(f"the payload of the UCAN: {error}") from None
+    start = None if payload.nbf is UNSET else payload.nbf
+    if not all(abs(time) <= sys.float_info.max for time in (payload.exp, start or 0)):
         raise UcanError("the times of a UCAN are finite numbers")
-    if not all(isinstance(proof, str) for proof in payload["prf"]):
-        raise UcanError("the proofs of a UCAN are UCANs, as text")
-    if not all(isinstance(fact, dict) for fact in payload.get("fct", ())):
-        raise UcanError("the facts of a UCAN are maps")
-    if not is_did(payload["aud"]):
-        raise UcanError(f"the audience of the UCAN is not a DID: {payload['aud'][:100]!r}")
+    if not is_did(payload.aud):
+        raise UcanError(f"the audience of the UCAN is not a DID: {payload.aud[:100]!r}")
     return Ucan(
-        issuer=payload["iss"],
-        audience=payload["aud"],
-        capabilities=tuple(map(_capability, payload["att"])),
-        expires=payload["exp"],
-        not_before=payload.get("nbf"),
-        facts=tuple(payload.get("fct", ())),
-        proofs=tuple(_parse(proof, depth - 1) for proof in payload["prf"]),
+        issuer=payload.iss,
+        audience=payload.aud,
+        capabilities=payload.att,
+        expires=payload.exp,
+        not_before=start,
+        facts=payload.fct,
+        proofs=tuple(_parse(proof, depth - 1) for proof in payload.prf),
         algorithm=header["alg"],
         signing_input=f"{parts[0]}.{parts[1]}".encode(),
         signature=_from_base64(parts[2], "signature"),
     )
-
-
-def _capability(value: Any) -> UcanCapability:
-    if not isinstance(value, dict):
-        raise UcanError("each capability in 'att' is a map of 'with' and 'can'")
-    resource, ability = value.get("with"), value.get("can")
-    # Further fields ("nb") narrow a capability in ways that are not supported.
-    if not isinstance(resource, str) or not isinstance(ability, str) or value.keys() != _CAPABILITY:
-        raise UcanError("each capability in 'att' is a map of 'with' and 'can', both text")
-    return UcanCapability(resource, ability)
 
 
 def _read_map(text: str, what: str) -> dict[str, Any]:
