@@ -19,9 +19,10 @@ not want it (*unwanted*).
 A turn may be too long for one message. Then the peer says that its turn continues, and the answer
 is due only after the last message (`Side.answer_due`). It may be several messages as well.
 
-Whatever a side states is about keys that it holds. Keys that it left out only show the session that
-a gap in which the peer holds just our keys and these has nothing left to learn. How a session over
-such keys ends, and what it says about them, is up to the version.
+A side states only what it holds, so its hashes of gaps never count a key that it left out. It
+remembers these keys to fetch none of them again, and to see that a gap in which the peer holds
+exactly our keys and these has nothing left to learn. How a session over such keys ends, and what it
+says about them, is up to the version.
 
 Why a session ends: a gap that differs is answered by a split into smaller gaps, by a list, or by a
 request for a list. So after O(log n) messages without a listed key, every difference is inside a
@@ -32,11 +33,12 @@ the next one.
 
 Why both sides then hold the same keys: a session ends well only when both have stated one hash of
 the whole range, or when each knows that they differ only in keys that one of them left out. So they
-agree, up to a collision of sha256 sums, on every other key that either held when the other's last
-list was answered. What arrived after that, on either side, is left for the next session. Fan-out,
-threshold and page size decide how soon a session ends, not with what result, so the two sides'
-settings may differ. (1.2.0 allows one more end, described there, for a node that receives keys
-faster than its sessions finish.)
+agree on every other key that either held when the other's last list was answered, unless two
+different sets have the same hash: a sum of sha256 hashes in 1.0.0, an LtHash in 1.2.0. Whatever
+arrived after that, on either side, is left for the next session. Fan-out, threshold and page size
+decide how soon a session ends, not with what result, so the two sides' settings may differ. (1.2.0
+allows one more end, described there, for a node that receives keys faster than its sessions
+finish.)
 
 Trimming: an initiator asks for one range of its interests. The responder answers for its first
 overlap with that range, or refuses if there is none. `Side.remaining` is then the part above the
@@ -84,8 +86,8 @@ class _State(Enum):
     DONE = "the session has ended well"
 
 
-class _Action(Enum):
-    __hash__ = object.__hash__  # likewise
+class _Input(Enum):
+    __hash__ = object.__hash__  # as for _State
 
     START = "start"
     RECEIVE = "receive a message, with more of the turn to come"
@@ -94,14 +96,14 @@ class _Action(Enum):
     FINISH = "finish"
 
 
-_TRANSITIONS: Final[Mapping[_State, Mapping[_Action, _State]]] = {
-    _State.START: {_Action.START: _State.LISTENING},
+_TRANSITIONS: Final[Mapping[_State, Mapping[_Input, _State]]] = {
+    _State.START: {_Input.START: _State.LISTENING},
     _State.LISTENING: {
-        _Action.RECEIVE: _State.LISTENING,
-        _Action.RECEIVE_LAST: _State.RESPONDING,
-        _Action.FINISH: _State.DONE,
+        _Input.RECEIVE: _State.LISTENING,
+        _Input.RECEIVE_LAST: _State.RESPONDING,
+        _Input.FINISH: _State.DONE,
     },
-    _State.RESPONDING: {_Action.RESPOND: _State.LISTENING, _Action.FINISH: _State.DONE},
+    _State.RESPONDING: {_Input.RESPOND: _State.LISTENING, _Input.FINISH: _State.DONE},
     _State.DONE: {},
 }
 _OUT_OF_TURN: Final = {
@@ -124,13 +126,14 @@ class SessionSettings:
     """How a session splits and lists, and what bounds it. The two sides' settings may differ."""
 
     fan_out: int = 8
-    """Maximum parts that a differing gap is split into: see :meth:`parts`."""
+    """Maximum parts that a differing gap is split into: see `parts`."""
     list_threshold: int = 8
     """A differing gap with at most this many keys is listed instead of split."""
     page_keys: int = 4096
     """Maximum keys listed for one gap in one message."""
     page_ids: int = 32_768
-    """The same for ids, where the version lists these: they take a twelfth of the bytes."""
+    """Maximum ids listed for one gap in one message, where the version lists ids: they take a
+    twelfth of the bytes of keys."""
     message_bytes: int = 1 << 20
     """Maximum bytes of a message: what does not fit is covered by one hash, for a later round."""
     turn_messages: int = 16
@@ -267,7 +270,7 @@ class Side:
 
     def start(self) -> None:
         """Take the first turn; LocalProtocolError if it is not ours or was taken before."""
-        self._do(_Action.START)
+        self._advance(_Input.START)
 
     def receive(self, *, goes_on: bool = False, max_turn: int = 1) -> None:
         """Take note of a message, before it is read.
@@ -288,10 +291,12 @@ class Side:
         self._messages_received += 1
         if goes_on and self._messages_received >= max_turn:
             raise RemoteProtocolError(f"a turn of more than {max_turn} messages")
-        self._do(_Action.RECEIVE if goes_on else _Action.RECEIVE_LAST)
+        self._advance(_Input.RECEIVE if goes_on else _Input.RECEIVE_LAST)
 
     def learn(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Take the keys that a message lists; return those to fetch. Cheap if they ascend.
+        """Return which of the keys that a message lists are new, so that they are to be fetched.
+
+        New keys count as progress. Ascending keys are looked up in less time.
 
         Raises:
             RemoteProtocolError: the peer has made no progress for too many rounds.
@@ -306,7 +311,7 @@ class Side:
         return new
 
     def note_progress(self) -> None:
-        """Take note that the peer listed keys that were new to us, other than by `learn`."""
+        """Count the peer's turn as progress: it listed something new. `learn` does so for keys."""
         self.learned = True
         self._idle_rounds = 0
 
@@ -342,14 +347,14 @@ class Side:
         """Take our turn, or raise LocalProtocolError; return False if the session is done."""
         if self.done:
             return False
-        self._do(_Action.RESPOND)
+        self._advance(_Input.RESPOND)
         self._messages_received = 0
         self.listed_in_turn = 0
         return True
 
     def finish(self) -> None:
         """End the session well."""
-        self._do(_Action.FINISH)
+        self._advance(_Input.FINISH)
 
     def finish_refused(self) -> None:
         """End an initiator's session because its range does not interest the peer."""
@@ -405,7 +410,10 @@ class Side:
         return 0 if self.key_range is None else len(self.left_out_in(self.key_range))
 
     def left_out_in(self, gap: KeyRange, *, with_lower: bool = False) -> list[bytes]:
-        """Return those of them that lie in a gap, by default without its lower bound."""
+        """Return the keys left out of a gap that have not arrived since.
+
+        Without a key that is the gap's lower bound, unless `with_lower`.
+        """
         if not self.left_out_keys:
             return []
         start = (bisect_left if with_lower else bisect_right)(self.left_out_keys, gap.lower)
@@ -416,10 +424,10 @@ class Side:
         at = bisect_left(self.left_out_keys, key)
         return at < len(self.left_out_keys) and self.left_out_keys[at] == key
 
-    def _do(self, action: _Action) -> None:
-        after = _TRANSITIONS[self._state].get(action)
+    def _advance(self, given: _Input) -> None:
+        after = _TRANSITIONS[self._state].get(given)
         if after is None:
-            raise LocalProtocolError(f"cannot {action.value} when {self._state.value}")
+            raise LocalProtocolError(f"cannot {given.value} when {self._state.value}")
         self._state = after
 
 
@@ -468,8 +476,8 @@ class Version(Generic[M]):
 
 
 FETCHED_AT_ONCE: Final = 32_768
-"""Events that are fetched before the next ones of a list are looked at: nothing is on its way, or
-written, at the end of each such part."""
+"""Events of a list that are fetched together. The next ones are asked for when these are written:
+the larger the part, the fewer the moments in which neither network nor disk has work."""
 LEARNED_A_STEP: Final = 4096
 """Keys of a list that are compared with our own between two yields."""
 
@@ -477,8 +485,8 @@ LEARNED_A_STEP: Final = 4096
 def fetch(side: Side, keys: list[bytes]) -> Generator[Fetch, Failed, None]:
     """Have the events of keys fetched that a peer listed; leave out those that could not be.
 
-    They are fetched some at a time: a short message can list very many, and a peer that does not
-    have them is found out by the first.
+    They are fetched in parts of `FETCHED_AT_ONCE`: a short message can list very many keys, and a
+    peer that does not have their events is cut off after the first part.
     """
     for start in range(0, len(keys), FETCHED_AT_ONCE):
         failed = yield Fetch(keys[start : start + FETCHED_AT_ONCE])

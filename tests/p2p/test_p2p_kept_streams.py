@@ -155,9 +155,9 @@ async def test_a_peer_that_is_gone_gives_its_place_back(tmp_path):
         for _ in range(3):
             await peer.connect(victim.address)
             assert await ask(await open_frames()) == AGREED
-            assert victim.p2p._sessions._waiting._used.total() <= 1
+            assert victim.p2p._sessions._idle_streams._used.total() <= 1
             await peer.disconnect(victim.p2p.peer_id)
-            await eventually(lambda: not victim.p2p._sessions._waiting._used.total())
+            await eventually(lambda: not victim.p2p._sessions._idle_streams._used.total())
         assert {*victim.outcomes()} == {"agreed"}
 
 

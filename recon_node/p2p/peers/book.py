@@ -251,7 +251,7 @@ class PeerBook:
             peer_id: the peer.
             severity: as how many failures it counts: 1 if it can happen to anyone.
             at_least: the least seconds to leave the peer alone.
-            misled: whether it listed what it did not supply. More severe failures count likewise.
+            misled: whether it listed what it did not supply; assumed of more severe failures.
         """
         peer = self.heard_of(peer_id, ())
         now = trio.current_time()

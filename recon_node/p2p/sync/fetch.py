@@ -577,7 +577,7 @@ SLOW_FOR: Final = 60.0
 LOOK_EVERY: Final = 0.25
 """Seconds between two checks of whether the session that is waited for has stalled."""
 MAX_SOURCES: Final = 16384
-"""Maximum keys whose tellers are remembered."""
+"""Maximum keys of which it is remembered which peers listed them."""
 MAX_SLOW: Final = 1000
 """Maximum addresses that are remembered as slow."""
 

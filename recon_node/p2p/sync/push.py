@@ -48,8 +48,8 @@ NEXT_WAVE: Final = 4
 """A wave comes this many times `push_delay` after the one before, as long as a push takes about;
 and then twice as many."""
 MAX_AGAIN: Final = 256
-"""Of more keys at once there is but one wave: they come from a sync that caught up. More of the
-same tellers are not news, either: their push is a sync like others."""
+"""More keys at once are pushed in one wave only: they come from a sync that caught up. More keys
+that the same peers listed are not news, either: their push is a sync like others."""
 
 TOGETHER: Final = 0.01
 """Seconds for which the first key after a while is kept, for others that come together with it."""
@@ -63,7 +63,7 @@ class RequestSync(Protocol):
     def __call__(
         self, peer_id: str, ranges: Sequence[KeyRange] | None = None, *, of_news: bool = False
     ) -> None:
-        """RequestSync it."""
+        """Request it."""
 
 
 class News(NamedTuple):

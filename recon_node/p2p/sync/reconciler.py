@@ -1,4 +1,4 @@
-"""Sessions of `/ceramic/recon/1.0.0` and 1.2.0: what they are about, and what came of them."""
+"""Sessions of `/ceramic/recon/1.0.0` and 1.2.0: their ranges, their wire, and their outcomes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ M = TypeVar("M")
 MAX_SESSIONS_PER_RANGE: Final = 256
 """Maximum sessions for one range with a peer, which answers for one interest at a time."""
 LISTED_A_TIMEOUT: Final = 4096
-"""Keys that a peer has `turn_timeout` to fetch; more of them in a turn, as much longer."""
+"""Keys that a peer has `turn_timeout` to fetch. For a turn with more keys, its time is longer in
+proportion."""
 LONG_MESSAGES_AT_ONCE: Final = 2
 """Maximum long messages that are decoded at once, in worker threads."""
 
@@ -80,7 +81,7 @@ class Reconciler:
         self.slots = PeerSlots(settings.max_sessions, settings.max_sessions_per_peer)
         """For the sessions that peers start."""
         for version in versions:
-            sessions.speak(version.id, self, keeps_stream=version.keeps_stream)
+            sessions.register(version.id, self, keeps_stream=version.keeps_stream)
 
     async def reconcile(
         self, peer_id: str, key_range: KeyRange, news: Sequence[KeyRange] = ()
@@ -111,10 +112,10 @@ class Reconciler:
     async def begin_answer(self, opened: OpenStream) -> ReconRun:
         """Begin a session that a peer starts."""
         side = Side.responder(self._store.keys, self._store.wanted.ranges, self._of_sessions)
-        return self._run(side, opened)
+        return self._new_run(side, opened)
 
     def can_sync_with(self, peer_id: str) -> bool:
-        """Return whether a connected peer speaks a version of recon; unless it says, it may."""
+        """Return whether a connected peer speaks a version of recon, or did not say so."""
         speaks = self._host.known_protocols(peer_id)
         return bool(self.versions) and (not speaks or not speaks.isdisjoint(self.versions))
 
@@ -133,10 +134,10 @@ class Reconciler:
         self, key_range: KeyRange, news: Sequence[KeyRange], opened: OpenStream, *, is_rest: bool
     ) -> ReconRun:
         side = Side.initiator(self._store.keys, key_range, self._of_sessions, news)
-        return self._run(side, opened, is_rest=is_rest)
+        return self._new_run(side, opened, is_rest=is_rest)
 
-    def _run(self, side: Side, opened: OpenStream, *, is_rest: bool = False) -> ReconRun:
-        """Return a session with all that it takes to run it."""
+    def _new_run(self, side: Side, opened: OpenStream, *, is_rest: bool = False) -> ReconRun:
+        """Put a session together with its wire, its fetcher and its meter."""
         stream, store, settings = opened.stream, self._store, self._settings
         version, peer_id = self.versions[stream.protocol], stream.peer_id
         if version.reports_left_out:
@@ -266,7 +267,7 @@ class FrameWire(Generic[M]):
         self._decoders = decoders
         self._account = frames.account
         self._held = 0
-        """Bytes of the peer's turn."""
+        """Bytes of memory that the messages of the peer's current turn take."""
 
     def traffic(self) -> tuple[int, int]:
         """Return how many bytes the session has sent, and how many it has received."""
@@ -345,10 +346,7 @@ MAX_STRANGERS: Final = 1000
 
 
 class PeerMemory:
-    """What sessions have shown of peers, as far as later ones can use it.
-
-    All of it is bounded, and forgotten after a while.
-    """
+    """What sessions show of peers, for later sessions: bounded, and forgotten after a while."""
 
     def __init__(self) -> None:
         clock = trio.current_time

@@ -4,11 +4,11 @@
     wire       turns a stream's bytes into messages, and back (`FrameWire`, `RingWire`)
     performer  fetches or admits what the peer has (`Fetcher`, `RingEvents`, `PeerEntries`)
 
-A `SessionRun` holds these three. What a session is about is up to the protocol of its stream:
-`Reconciler` begins those that reconcile in turns (`ReconRun`, whose session holds a `recon.Side`),
-`Rings` those of ceramic-one (`RingRun`). `Sessions` opens streams and serves those of peers; one
-function, `converse`, runs what either begins. Whatever goes wrong in a session ends only that
-session. Each one has a `SyncReport`; `SyncHistory` keeps the latest.
+A `SessionRun` is one session with these three. Its protocol's owner makes it: `Reconciler` for
+sessions in which the sides take turns (`ReconRun`, whose session holds a `recon.Side`), `Rings` for
+those of ceramic-one (`RingRun`). `Sessions` opens streams and serves those of peers; one function,
+`converse`, runs every session from its first message to its last. Whatever goes wrong in a session
+ends only that session. Each one has a `SyncReport`; `SyncHistory` keeps the latest.
 """
 
 from __future__ import annotations
@@ -75,11 +75,12 @@ class PeerSlots:
         self._slots = Slots(limit, trio.current_time)
         self._limit_per_peer = limit_per_peer
         self._used = Counter[str]()
-        self._unused: dict[str, trio.Event] = {}
+        self._until_unused: dict[str, trio.Event] = {}
+        """For each peer that uses a slot: set when it uses none."""
 
     async def wait_until_unused(self, peer_id: str) -> None:
         """Wait until a peer uses no slot."""
-        if (event := self._unused.get(peer_id)) is not None:
+        if (event := self._until_unused.get(peer_id)) is not None:
             await event.wait()
 
     @contextmanager
@@ -96,14 +97,14 @@ class PeerSlots:
                 yield False
                 return
             self._used[peer_id] += 1
-            self._unused.setdefault(peer_id, trio.Event())
+            self._until_unused.setdefault(peer_id, trio.Event())
             try:
                 yield True
             finally:
                 self._used[peer_id] -= 1
                 if not self._used[peer_id]:
                     del self._used[peer_id]
-                    self._unused.pop(peer_id).set()
+                    self._until_unused.pop(peer_id).set()
 
     async def keep(self, stream: PeerStream, frames: FrameStream, seconds: float) -> bool:
         """Keep a stream in a slot; return whether its peer's next frame begins in that time."""
@@ -163,7 +164,7 @@ class Wire(Protocol[M]):
 
 
 class Performer(Protocol):
-    """Performs what a session says, other than to send: gets what the peer has."""
+    """Performs the actions that send nothing: it gets events of the peer into the store."""
 
     tally: Tally
 
@@ -206,10 +207,10 @@ class Meter:
 
 
 class SessionRun(ABC, Generic[M]):
-    """A session under way, and what its protocol has to say of its end."""
+    """A session under way. Its subclasses note its end, and word its outcome."""
 
     role: Role
-    """Who has started it."""
+    """This side's role."""
     keeps_idle_report: bool = True
     """Whether its report is kept if it found nothing to do."""
 
@@ -232,14 +233,14 @@ class SessionRun(ABC, Generic[M]):
 
     @abstractmethod
     def outcome(self) -> str:
-        """Take note that the session has ended well; return what came of it, in words."""
+        """Note that the session has ended well; return its outcome in words, for `SyncReport`."""
 
     @abstractmethod
     def left_out(self) -> tuple[int, int]:
         """Return how many keys of the peer we left out, and how many of ours it did."""
 
     def end(self, outcome: str, *, hung_up: bool) -> SyncReport:
-        """Take note that the session has ended; return its report."""
+        """Note that the session has ended, well or not; return its report."""
         tally, (left_out, left_out_by_peer) = self.tally, self.left_out()
         bytes_sent, bytes_received = self.wire.traffic()
         return SyncReport(
@@ -346,11 +347,11 @@ class Sessions:
         self._reusable: set[str] = set()
         """Protocols whose streams may carry another session after one that ended well."""
         self._kept = KeptStreams()
-        self._waiting = PeerSlots(context.settings.max_connections, 1)
-        """Streams that peers opened and that wait for their next session."""
+        self._idle_streams = PeerSlots(context.settings.max_connections, 1)
+        """For the streams that peers opened, between two sessions."""
 
-    def speak(self, protocol: str, answerer: Answerer, *, keeps_stream: bool = False) -> None:
-        """Answer sessions of a protocol from now on, and start them."""
+    def register(self, protocol: str, answerer: Answerer, *, keeps_stream: bool = False) -> None:
+        """Have `answerer` answer the sessions of a protocol from now on."""
         self._answerers[protocol] = answerer
         if keeps_stream:
             self._reusable.add(protocol)
@@ -390,7 +391,7 @@ class Sessions:
         """Answer the sessions that a peer starts on a stream, one after another."""
         opened = OpenStream(stream, self._frames(stream))
         while await self._serve_session(opened) and stream.protocol in self._reusable:
-            if not await self._waiting.keep(stream, opened.frames, RECON_KEPT_FOR):
+            if not await self._idle_streams.keep(stream, opened.frames, RECON_KEPT_FOR):
                 return
 
     async def _serve_session(self, opened: OpenStream) -> bool:
@@ -499,21 +500,22 @@ class SyncReport:
     bytes_received: int
     """Of recon messages."""
     event_bytes_sent: int
-    """Of events that the peer has fetched since our previous session with it ended."""
+    """Of the events counted by `events_sent`."""
     event_bytes_received: int
     """Of events fetched from the peer."""
     keys_received: int
     """Keys that the peer listed and that we did not hold."""
     events_received: int
-    """Events fetched for them that were valid and new."""
+    """Events fetched from the peer that were valid and new."""
     events_sent: int
-    """Those events. If two sessions with a peer overlap, each event counts in one of them."""
+    """Events that the peer has fetched since our previous session with it ended. If two sessions
+    with a peer overlap, each event counts in one of them."""
     seconds: float
     """How long it took."""
     keys_left_out: int
     """Keys that the peer listed and that we could not get, or refused."""
     keys_left_out_by_peer: int
-    """Keys of ours that the peer left out likewise, as far as we know."""
+    """Keys of ours that the peer could not get, or refused, as far as we know."""
     outcome: str
     """agreed, agreed but for keys left out, no common interest, or what went wrong."""
     finished_at: float
@@ -618,7 +620,7 @@ class SyncHistory:
             self._log_summary()
 
     def _log_summary(self) -> None:
-        """Log what the sessions since the last time have done, if they have done anything."""
+        """Log what the sessions since the last summary have done, if they have done anything."""
         since, peers = self._since, len(self._peers)
         self._since, self._peers = Counter(), set()
         if since["failed"] or since["events_received"] or since["events_sent"]:

@@ -1,4 +1,4 @@
-"""What a side answers on `/ceramic/recon/1.2.0` where the sides differ: by symbols, or by ranges.
+"""How a side answers on `/ceramic/recon/1.2.0` where the sides differ: by symbols, or by ranges.
 
 A digest that is wrong is answered with an estimate, an estimate with as many symbols as it asks
 for, and symbols that are too few with half as many again. Ranges are cheaper where differences lie
@@ -9,7 +9,7 @@ best to list them:
 what the peer says of a gap  the answer for that gap
 ===========================  ================================================================
 AGREED                       agreed
-FINGERPRINT, equal to ours   agreed; likewise one of our keys and those that we left out
+FINGERPRINT, equal to ours   agreed; also if it is that of our keys and those that we left out
 FINGERPRINT, another         KEYS if there are few, else FINGERPRINTs of equal parts, divided
                              by the shortest strings that separate them
 KEYS                         LACKING: keys of ours that the peer lacks; agreed if it lacks none
@@ -39,7 +39,7 @@ from recon_node.recon.coded.messages import (
     NOTHING_LISTED,
     SYMBOL_SIZE,
     Message,
-    Turn,
+    TurnKind,
 )
 from recon_node.recon.coded.salted import Salted, salt_of
 from recon_node.recon.keys.ordered_keys import KeyRange
@@ -55,7 +55,7 @@ _RESERVE: Final = 1024
 
 @dataclass(slots=True)
 class TurnFindings:
-    """What a turn of the peer's shows about ids."""
+    """What the peer's turn shows about the ids that one side lacks."""
 
     where: KeyRange = KeyRange(b"", b"")  # noqa: RUF009
     """Where what differs lies, as far as the peer's turn shows."""
@@ -64,7 +64,7 @@ class TurnFindings:
     parts: list[Part] = field(default_factory=list)
     """What the hints showed."""
     compared_at: int = -1
-    """The lanes of all our keys when they were compared."""
+    """The lanes of all our keys when the hints were compared with them."""
     we_lack: list[Ids] = field(default_factory=list)
     """What we lack, for each list; or what the symbols of the whole range decode to, each once."""
     asked_in_full: list[tuple[bytes, ...]] = field(default_factory=list)
@@ -90,15 +90,15 @@ class Answers:
     """Of the fingerprints, once those without a salt have not helped."""
 
     def answer(
-        self, turn: list[Message], findings: TurnFindings, said: Turn, *, may_salt: bool
+        self, turn: list[Message], findings: TurnFindings, said: TurnKind, *, may_salt: bool
     ) -> Steps[tuple[list[Message], bool]]:
         """Answer by an estimate or symbols if they help, else by ranges.
 
         Args:
             turn: the peer's.
             findings: what it shows.
-            said: our turn before it.
-            may_salt: whether hashes may be steered, or ids alike.
+            said: the kind of our turn before it.
+            may_salt: whether fingerprints may be salted.
 
         Returns:
             Our turn, and whether it asks anything: if not, it is for the caller to close.
@@ -115,7 +115,7 @@ class Answers:
             symbols, list_up_to = yield from self._more_symbols(last, findings, said)
             if symbols is not None:
                 return [symbols], True
-        elif last.symbols is None and said in (Turn.ESTIMATE, Turn.SYMBOLS):
+        elif last.symbols is None and said in (TurnKind.ESTIMATE, TurnKind.SYMBOLS):
             self.dense = True  # the peer has seen an estimate, and goes by ranges
         yield from self._settle_salt(key_range, turn, may_salt=may_salt)
         reply = CodedReply(
@@ -132,7 +132,7 @@ class Answers:
     def _answer_by_ranges(
         self, reply: CodedReply, key_range: KeyRange, turn: list[Message], findings: TurnFindings
     ) -> Steps[None]:
-        """Say what we hold where the sides differ, as far as the peer's turn shows."""
+        """Write what we hold where the peer's turn shows that the sides differ."""
         last = turn[-1]
         if findings.difference is not None:
             differing = [part for part in findings.parts if part.differs]
@@ -178,7 +178,7 @@ class Answers:
     def _answer_gaps(
         self, reply: CodedReply, turn: Sequence[Message], findings: TurnFindings
     ) -> Steps[None]:
-        """Answer what the peer says of gaps, one after the other."""
+        """Answer the gaps of the peer's turn, in order."""
         at = 0
         lists = [listed for message in turn for listed in message.lists()]
         columns = chain.from_iterable(message.gaps.columns() for message in turn)
@@ -207,11 +207,11 @@ class Answers:
             at += say is KEYS or say is LACKING
 
     def _more_symbols(
-        self, received: Message, findings: TurnFindings, said: Turn
+        self, received: Message, findings: TurnFindings, said: TurnKind
     ) -> Steps[tuple[Message | None, int]]:
         """Return as many of our symbols as it takes, or None if ranges are better.
 
-        Then the number of keys of a gap up to which listing them takes fewer bytes comes with it.
+        The number is for ranges: of gaps with up to this many keys, a list takes fewer bytes.
         """
         assert self.side.key_range is not None
         sketch = yield from self.side.keys.sums.sketch(self.side.key_range)
@@ -220,7 +220,7 @@ class Answers:
         number = list_up_to = 0
         if received.estimate is not None:
             number, self.dense, list_up_to = plan(sketch, findings.parts, received)
-        elif said is Turn.ESTIMATE:  # else the peer's were the second attempt
+        elif said is TurnKind.ESTIMATE:  # else the peer's were the second attempt
             number = ceil(len(received.symbols) * _MORE_SYMBOLS)
         most = (self.side.settings.message_bytes - _RESERVE) // SYMBOL_SIZE
         if not FIRST_SYMBOLS < number <= min(MAX_SYMBOLS, most):
@@ -228,7 +228,7 @@ class Answers:
         return Message(symbols=sketch.symbols.first(number).copy()), 0
 
     def _may_estimate(self, key_range: KeyRange, theirs: int | None) -> bool:
-        """Return whether to answer a wrong closing with an estimate."""
+        """Return whether to answer a wrong opening or closing with an estimate."""
         ours = self.side.keys.count(key_range)
         few = min(ours, ours if theirs is None else theirs)
         many = 0 if theirs is None else abs(ours - theirs)

@@ -33,9 +33,10 @@ from recon_node.recon.session import Side
 MAX_TURN: Final = 16
 """Maximum messages of a turn."""
 IDS_PER_LISTED_KEY: Final = 4
-"""How many times as many ids as keys are listed in place of splitting a gap."""
+"""A gap with up to this many times `list_threshold` keys is listed by ids instead of split: an id
+takes fewer bytes than a key."""
 _DENSE_LIST: Final = 1024
-"""The same, as a number of ids, where differences are known to lie close together."""
+"""Ids that a gap may have to be listed where differences are known to lie close together."""
 _DENSE_PARTS: Final = 15
 """Parts that a longer gap is split into there. With the 12 parts of an estimate, two such divisions
 leave some 370 of a million keys, whose ids take fewer bytes than one more division."""
@@ -46,7 +47,7 @@ _GAP_OVERHEAD: Final = 3
 _KEY_OVERHEAD: Final = 2
 """Bytes of a key in addition to its own: the two lengths of its front-coding."""
 _UNKNOWN: Final = bytes(FINGERPRINT_SIZE)
-"""The fingerprint of no set: what it is about is to be looked at more closely."""
+"""A fingerprint that no set has, so that the peer answers it as a wrong one."""
 
 
 class CodedReply:
@@ -58,9 +59,9 @@ class CodedReply:
     right. The cuts that divide a gap come with their positions, so the fingerprints of the parts
     are differences, too. When the store may have changed, positions are forgotten.
 
-    Gaps that are agreed on are held back, to be merged. Those with up to `most_listed` of our keys
-    are listed rather than split, even if that is many; `in_full`, rather than by ids. `dense` says
-    whether the differences are known to lie close together.
+    Gaps that are agreed on are held back, to be merged. A gap with up to `most_listed` of our keys
+    is listed rather than split, `in_full` rather than by ids. `dense` says whether the differences
+    are known to lie close together.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class CodedReply:
         """For each list in the current message."""
         self._finished: list[Message] = []
         self.asks = False
-        """Whether an answer is due, so that this is not the time to close."""
+        """Whether the turn asks for an answer. A turn that asks for none closes the session."""
 
     @property
     def is_full(self) -> bool:
@@ -198,7 +199,7 @@ class CodedReply:
     def answer_list(self, upper: bytes, keys: Body, listed: Listed, still_lacking: Ids) -> None:
         """Answer the peer's list: with what it lacks; and ask for what we lack in full."""
         if self._in_full and isinstance(keys, tuple):
-            self._tell_lacking(upper, keys)
+            self._list_lacking(upper, keys)
             return
         room = min(self._side.settings.page_ids, max(1, self._budget // ID_SIZE))
         page, last, rest = _page(self._groups_to(upper), listed.ids, room)
@@ -223,7 +224,7 @@ class CodedReply:
         self._list(upper, LACKING, asked_in_full, Listed(peer_lacks, still_lacking))
         self.asks = self.asks or bool(len(still_lacking))
 
-    def _tell_lacking(self, upper: bytes, known: tuple[bytes, ...]) -> None:
+    def _list_lacking(self, upper: bytes, known: tuple[bytes, ...]) -> None:
         """Answer a list in full: a page of the keys it lacks, and a fingerprint of the rest."""
         page, rest = self._page_to(upper, set(known))
         if rest is not None:
@@ -253,7 +254,7 @@ class CodedReply:
         self.asks = True
 
     def _ask_positions(self, parts: Iterable[tuple[bytes, int]]) -> None:
-        """Do the same, given the position of each bound."""
+        """Write the fingerprints of neighbouring parts: the upper bound and position of each."""
         start = self._start()
         written, upper = list[tuple[bytes, bytes]](), END
         for upper, end in parts:

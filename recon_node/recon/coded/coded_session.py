@@ -20,9 +20,9 @@ before events, it asks for them in full (`wanted`). If the symbols are too few a
 other side sends half as many again, of its own.
 
 Ranges are cheaper where differences lie close together, where there are few keys, and where so many
-differ that it is best to list them. `coded_answers` has how each gap is answered. A side that has
-nothing left to ask *closes* with the digest of the whole range, including all that it has
-just sent. A closing can be wrong because a key arrived meanwhile, on either side. The sides then
+differ that it is best to list them. `coded_answers` decides how each gap is answered. A side that
+has nothing left to ask *closes* with the digest of the whole range, including all that it has just
+sent. A closing can be wrong because a key arrived meanwhile, on either side. The sides then
 reconcile the whole range again. A side does so for `_MAX_WRONG` openings and closings of its peer.
 What is new after that is left for the next session, because a busy node would never end this one.
 
@@ -35,9 +35,9 @@ together, accompany the closing. A closing is right if that union and ours are e
 knows what the other holds, and they differ only in keys that one of them left out. AGREED repeats
 how many its sender left out. So refused keys take no extra turn.
 
-What comes after what: a turn is of one of the kinds of `Turn`, as its last message shows, and
-`_MAY_ANSWER` has the kinds that may answer it. So the kind of our last turn is the state of a
-session. What also matters is how often digests were wrong: only then are fingerprints salted.
+The order of turns: the last message of a turn shows its kind (`TurnKind`), and `_MAY_ANSWER` has
+the kinds that may answer each kind. So the kind of our last turn is the state of a session, beside
+the number of digests, which decides when fingerprints are salted.
 
 What a hostile author can make: two keys with the same id, which do not decode, and which between
 ranges look like one; and sets with equal sums of hashes, whose fingerprints are equal, so that
@@ -69,7 +69,7 @@ from recon_node.recon.coded.messages import (
     LeftOut,
     Listed,
     Message,
-    Turn,
+    TurnKind,
     Verdict,
     weight_of,
 )
@@ -113,12 +113,12 @@ _TURN_WEIGHT: Final = 96
 MiB, or of our own messages if they may be larger: 1.5 times that of MAX_TURN honest frames."""
 
 
-_MAY_ANSWER: Final[Mapping[Turn, frozenset[Turn]]] = {
-    Turn.NONE: frozenset({Turn.DIGEST, Turn.GAPS}),
-    Turn.DIGEST: frozenset({Turn.DIGEST, Turn.GAPS, Turn.ESTIMATE}),
-    Turn.ESTIMATE: frozenset({Turn.DIGEST, Turn.GAPS, Turn.SYMBOLS}),
-    Turn.SYMBOLS: frozenset({Turn.DIGEST, Turn.GAPS, Turn.SYMBOLS}),
-    Turn.GAPS: frozenset({Turn.DIGEST, Turn.GAPS}),
+_MAY_ANSWER: Final[Mapping[TurnKind, frozenset[TurnKind]]] = {
+    TurnKind.NONE: frozenset({TurnKind.DIGEST, TurnKind.GAPS}),
+    TurnKind.DIGEST: frozenset({TurnKind.DIGEST, TurnKind.GAPS, TurnKind.ESTIMATE}),
+    TurnKind.ESTIMATE: frozenset({TurnKind.DIGEST, TurnKind.GAPS, TurnKind.SYMBOLS}),
+    TurnKind.SYMBOLS: frozenset({TurnKind.DIGEST, TurnKind.GAPS, TurnKind.SYMBOLS}),
+    TurnKind.GAPS: frozenset({TurnKind.DIGEST, TurnKind.GAPS}),
 }
 """What may follow a turn, beside AGREED and REFUSED, which end the session."""
 
@@ -128,7 +128,7 @@ class CodedSession(TurnSession[Message]):
 
     def __init__(self, side: Side) -> None:
         self.side = side
-        self._said = Turn.NONE
+        self._said = TurnKind.NONE
         """Our last turn."""
         self._keys_then = -1
         """The lanes of all our keys at that time."""
@@ -163,7 +163,9 @@ class CodedSession(TurnSession[Message]):
         yield from fetch(self.side, new_keys)
         del new_keys
         if self.side.answer_due:
-            yield self._send((yield from self._respond((yield from self._fetch_by_id()))))
+            findings = yield from self._fetch_by_id()
+            answer = yield from self._respond(findings)
+            yield self._send(answer)
 
     def _check_due(self, message: Message) -> None:
         """Check that a message may follow our last turn.
@@ -178,7 +180,10 @@ class CodedSession(TurnSession[Message]):
 
     @property
     def _may_salt(self) -> bool:
-        """Whether so many digests were wrong that hashes may be steered, or ids alike."""
+        """Whether fingerprints may be salted: somebody may have steered hashes, or made equal ids.
+
+        That is suspected when more than `_MAX_UNSALTED` digests have not ended the session.
+        """
         return self._digests > _MAX_UNSALTED
 
     def _fetch_by_id(self) -> Generator[FetchById | None, Failed | None, TurnFindings]:
@@ -302,7 +307,7 @@ class CodedSession(TurnSession[Message]):
     def _send(self, turn: list[Message]) -> Send[Message]:
         """Take note of what our turn is about, and send it."""
         self._said, self._keys_then = turn[-1].kind, self.side.keys.lanes_of_all
-        self._digests += self._said is Turn.DIGEST
+        self._digests += self._said is TurnKind.DIGEST
         return Send(turn)
 
 

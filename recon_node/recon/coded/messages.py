@@ -124,7 +124,7 @@ class Verdict(IntEnum):
 
 
 class LeftOut(NamedTuple):
-    """Keys of the receiver's that the sender left out (`Side.left_out`)."""
+    """The keys that the receiver listed and the sender left out (`Side.left_out`)."""
 
     number: int
     digest: bytes
@@ -132,7 +132,7 @@ class LeftOut(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What shows about how many keys differ, and where."""
+    """About how many keys differ, and where."""
 
     table: bytes
     """The sender's table of bits (sums.py)."""
@@ -154,8 +154,8 @@ class Listed(NamedTuple):
 NOTHING_LISTED: Final = Listed(NO_IDS, NO_IDS)
 
 
-class Turn(Enum):
-    """What a turn is about. The values name it in errors."""
+class TurnKind(Enum):
+    """What a turn is about. The values are for error messages."""
 
     __hash__ = object.__hash__  # Enum's is slow, and each message takes one
 
@@ -194,13 +194,13 @@ class Message:
     """What precedes each key in the fingerprints of this message, if anything."""
 
     @property
-    def kind(self) -> Turn:
+    def kind(self) -> TurnKind:
         """What a turn is about that ends with this message."""
         if self.estimate is not None:
-            return Turn.ESTIMATE
+            return TurnKind.ESTIMATE
         if self.symbols is not None:
-            return Turn.SYMBOLS
-        return Turn.GAPS if self.closing is None else Turn.DIGEST
+            return TurnKind.SYMBOLS
+        return TurnKind.GAPS if self.closing is None else TurnKind.DIGEST
 
     @property
     def has_gaps_or_ends(self) -> bool:
@@ -231,7 +231,7 @@ class Message:
 
 
 def has_ids(listed: Iterable[Listed]) -> bool:
-    """Return whether any of some lists has an id in it."""
+    """Return whether any of these lists has an id in it."""
     return any(len(ids) or len(wanted) for ids, wanted in listed)
 
 
@@ -246,7 +246,7 @@ def fingerprint(lanes: int) -> bytes:
 
 
 def weight_of(strings: Sequence[bytes]) -> int:
-    """Return about how many bytes of memory some bounds or keys take, without front-coding."""
+    """Return about how many bytes of memory bounds or keys take, without front-coding."""
     return sum(map(len, strings)) + _WEIGHT_OF_EACH * len(strings)
 
 
@@ -285,7 +285,7 @@ class _Has:
 
 
 class _Flag:
-    """The flags of the second byte, likewise."""
+    """The flags of the second byte, as plain integers, too."""
 
     RANGE: Final = 1
     """The range that the session is about: in the first message, and where it is trimmed."""

@@ -36,7 +36,7 @@ from recon_node.recon.keys.sums import COUNTS, LtHash, Sketch, ids_of
 MAX_SKETCHES: Final = 4
 """Sketches that a store keeps, those that were used most of late; each takes half a MB."""
 MAX_HASHES: Final = 64
-"""LtHashes that a store keeps, likewise; each takes 2 KiB."""
+"""LtHashes that a store keeps, those that were used most of late; each takes 2 KiB."""
 _MANY_USES: Final = 64
 """Uses of a sum after which all are counted half."""
 _GROUPS: Final = 4
@@ -137,7 +137,7 @@ class KeptSums:
         return self._get(Sketch, MAX_SKETCHES, key_range)
 
     def lthash(self, key_range: KeyRange) -> Steps[LtHash]:
-        """Return the LtHash of a range, likewise, which is not to be changed."""
+        """Return the LtHash of a range, made in steps if there is none. It is not to be changed."""
         hashed: LtHash | None = None
         if (LtHash, key_range) in self.kept or self._keys.count(key_range) > _QUICKLY_HASHED:
             hashed = yield from self._get(LtHash, MAX_HASHES, key_range)
