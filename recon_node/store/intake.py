@@ -54,7 +54,8 @@ T = TypeVar("T")
 logger = structlog.get_logger(__name__)
 
 _SHARED: Final = 8
-"""Part of a full batch that several address blocks share; a request of each fits in any case."""
+"""While several address blocks wait, a batch ends at one part in this many of its limits, but not
+before it has a request of each block."""
 _PAUSE: Final = 1.0
 """Seconds until a part of a crowd that the disk did not take is tried again."""
 
@@ -80,7 +81,7 @@ class Intake:
     Args:
         settings: bounds of the queue and of a batch.
         writer: commits the batches; closed when everything that was submitted is written.
-        ranges: returns those of the interests; called before each batch.
+        ranges: returns the ranges of the node's interests; called before each batch.
         policy: judges the streams of each batch, before it is committed.
         damage: which events are damaged in the log.
     """
@@ -144,15 +145,15 @@ class Intake:
         try:
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._work)
-                    nursery.start_soon(self._work)
+                    nursery.start_soon(self._run_batches)
+                    nursery.start_soon(self._run_batches)
                 await self.verifiers.close()
                 await self._writer.close()
         finally:
             self._finished.set()
 
     def wake(self) -> None:
-        """Have a crowd moved: a commit has left one."""
+        """Have the rest of a crowd moved, which a commit has left."""
         self._idle.unpark()
 
     async def close(self) -> None:
@@ -184,7 +185,7 @@ class Intake:
         except Exception:
             logger.exception("Events could not be verified ahead", events=1)
         try:
-            return list(await self._take(events, 1))
+            return list(await self._judge_and_write(events, 1))
         finally:
             self._committing.release()
 
@@ -228,7 +229,7 @@ class Intake:
             self._idle.unpark()
         return batch
 
-    async def _work(self) -> None:
+    async def _run_batches(self) -> None:
         """Take batch after batch through both stages, until `close`."""
         while self._queue or not self._is_closed:
             await acquire(self._verifying)
@@ -278,7 +279,7 @@ class Intake:
         error: StoreError | None = None
         try:
             events = [event for request in batch for event in request.events]
-            verdicts = iter(await self._take(events, len(batch)))
+            verdicts = iter(await self._judge_and_write(events, len(batch)))
         except StoreError as failure:
             error = failure
         for request in batch:
@@ -286,7 +287,9 @@ class Intake:
             request.verdicts = list(islice(verdicts, len(request.events)))
             request.done.set()
 
-    async def _take(self, events: Sequence[Submission], requests: int) -> Sequence[Verdict]:
+    async def _judge_and_write(
+        self, events: Sequence[Submission], requests: int
+    ) -> Sequence[Verdict]:
         """Judge and write events of some requests, in one transaction.
 
         Raises:
@@ -322,7 +325,7 @@ class Intake:
             judgement = None
             if not self._policy.is_open:
                 judgement = await self._policy.judge(events)  # by the log as it is now
-            return await self._writer.commit(self._work_on(events, judgement))
+            return await self._writer.commit(self._commit_of(events, judgement))
         except StoreError:
             raise
         except Exception as error:
@@ -331,10 +334,10 @@ class Intake:
                 return [verdict for event in events for verdict in await self._commit([event])]
             return [_broken(events[0], error)]
 
-    def _work_on(
+    def _commit_of(
         self, events: Sequence[Submission], judgement: Judgement | None = None
     ) -> Callable[[], Committed]:
-        """Return what judges and writes a batch."""
+        """Return the call that judges and writes a batch, for the writer's thread."""
         damaged = self._damage.cids() if self._damage.found_total else frozenset[CID]()
         log, ranges = self._writer.log, self._ranges()
         return partial(commit_batch, log, events, ranges, damaged, judgement)
@@ -448,7 +451,7 @@ class Writer:
 
     def _start(self, job: _Job[Any]) -> None:
         if self._thread is None:
-            thread = Thread(target=self._work, name="event log", daemon=True)
+            thread = Thread(target=self._run_jobs, name="event log", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # the next change tries again
@@ -457,7 +460,7 @@ class Writer:
             self._thread = thread
         self._to_thread.put(job)
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         """Do one job after the other, in the thread."""
         while (job := self._to_thread.get()) is not None:
             try:

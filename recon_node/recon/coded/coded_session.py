@@ -129,9 +129,9 @@ class CodedSession(TurnSession[Message]):
     def __init__(self, side: Side) -> None:
         self.side = side
         self._said = TurnKind.NONE
-        """Our last turn."""
+        """The kind of our last turn."""
         self._keys_then = -1
-        """The lanes of all our keys at that time."""
+        """The lanes of all our keys when we sent it: while these are equal, our keys are, too."""
         self._turn = PeerTurn(side)
         self._wrong = 0
         """The peer's openings and closings that were wrong."""

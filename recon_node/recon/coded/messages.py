@@ -195,7 +195,7 @@ class Message:
 
     @property
     def kind(self) -> TurnKind:
-        """What a turn is about that ends with this message."""
+        """The kind of a turn that ends with this message."""
         if self.estimate is not None:
             return TurnKind.ESTIMATE
         if self.symbols is not None:

@@ -1,9 +1,9 @@
-"""The way of an event into the log: pure, the log is asked by what they yield (`records.Want`).
+"""The way of an event into the log, without I/O: what it must know of the log it yields (`Want`).
 
 In reading order:
 
     rules      whether an event of a batch is accepted
     ladder     how it moves from its arrival to the feed
-    records    an EventId that is held, how far it has come, how much is kept of each kind; what is
-               known around a batch, what has to be known next, and what the write policy says of it
+    records    the records of events and their states, the shares of events that cost nothing, what
+               is known around a batch and wanted next, and what the write policy says of it
 """

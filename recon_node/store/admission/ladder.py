@@ -19,8 +19,8 @@ name streams are (the log is *guarded*), these prove nothing, either: such an in
 UNCOVERED as well, until a valid data event covers it, and such a time event until it is covered or
 its anchor was looked up. What comes from the node's own clients needs no cover: they answer for it.
 
-What costs its maker nothing has its place in a share (`records.Share`). If there is none left, it
-is refused for now, unless a valid event waits for it, or others of its kind give way.
+An event that costs its maker nothing needs room in a share (`records.Share`). Without room it is
+refused for now, unless a valid event waits for it, or others of its kind give way.
 
 A step that fails refuses the EventId permanently. Most faults lie in the EventId (a wrong height,
 say), so the event can still arrive under the right one, and what builds on it keeps waiting. Some
@@ -63,11 +63,11 @@ from recon_node.store.admission.records import (
     WAITING,
     Amount,
     Completed,
+    Inquiry,
     Known,
     Marks,
     Record,
     Share,
-    Steps,
     StreamRecord,
     Want,
     no_room,
@@ -89,7 +89,7 @@ class _FaultError(Exception):
 
 
 class Ladder:
-    """Moves the records of one batch, and of what waits for it.
+    """Moves the records of one batch, and those that wait for them.
 
     Args:
         known: what is known around the batch.
@@ -155,7 +155,7 @@ class Ladder:
         *,
         must_be_valid: bool = False,
         is_own: bool = False,
-    ) -> Steps[None]:
+    ) -> Inquiry[None]:
         """Move a new record, then everything that waits for it; or refuse it.
 
         Args:
@@ -190,11 +190,11 @@ class Ladder:
             yield from self._settle([record.cid] if moved else [])
 
     def deliver(self, record: Record) -> bool:
-        """Deliver a new record, or do nothing; return whether it is delivered.
+        """Deliver a new record at once, or do nothing; return whether it is delivered.
 
-        It is if all steps are open to it at once, nothing is to be looked up, and nothing waits for
-        it: it is a valid data event by the controller of its stream, and all that it builds on is
-        delivered. So are most, and one look at that is enough.
+        This is the short way, which most events take: a valid data event, signed by the controller
+        of its stream, on top of delivered events, and nothing waits for it. It passes all steps, so
+        they need not be taken one by one.
         """
         known = self._known
         stream = known.streams.get(record.init)
@@ -218,7 +218,7 @@ class Ladder:
         known.add(record)
         return True
 
-    def resume(self, records: Iterable[Record]) -> Steps[None]:
+    def resume(self, records: Iterable[Record]) -> Inquiry[None]:
         """Move held records for which something other than an event was missing."""
         moved = []
         for record in records:
@@ -226,7 +226,7 @@ class Ladder:
                 moved.append(record.cid)
         yield from self._settle(moved)
 
-    def drop_orphans(self, init: CID, reason: str) -> Steps[None]:
+    def drop_orphans(self, init: CID, reason: str) -> Inquiry[None]:
         """Take out what waits for an init event that the write policy refuses.
 
         It is not remembered as refused, since nothing is wrong with it.
@@ -235,7 +235,7 @@ class Ladder:
             if record.state is ORPHAN and record.refusal is None:
                 self._drop(record, Refusal(reason, temporary=True))
 
-    def _settle(self, moved: list[CID]) -> Steps[None]:
+    def _settle(self, moved: list[CID]) -> Inquiry[None]:
         """Move everything that waits for these events, until nothing moves."""
         while below := [*moved, *self._released]:
             self._released.clear()
@@ -244,13 +244,13 @@ class Ladder:
                 if (yield from self._move_held(record)):
                     moved.append(record.cid)
 
-    def _waiters(self, cids: list[CID]) -> Steps[list[Record]]:
+    def _waiters(self, cids: list[CID]) -> Inquiry[list[Record]]:
         """Return the undelivered records that build on one of these events."""
         if not self._known.waited_for.issuperset(cids):
             yield Want(waiters=cids)
         return self._known.waiters(cids)
 
-    def _move_held(self, record: Record) -> Steps[bool]:
+    def _move_held(self, record: Record) -> Inquiry[bool]:
         """Move a held record; return whether what builds on it may now move."""
         if record.refusal is not None:
             return record.refusal.inherent
@@ -265,7 +265,7 @@ class Ladder:
             self._drop(record, no_room(now, self._limits[now]))  # it had seemed to be another kind
         return moved
 
-    def _make_room(self, record: Record, share: Share) -> Steps[bool]:
+    def _make_room(self, record: Record, share: Share) -> Inquiry[bool]:
         """Return whether there is room for a new record in its share, or it needs none."""
         limit = self._limits[share]
         while not (self._marks.taken(share) + Amount(1, record.size)).fits(limit):
@@ -282,7 +282,7 @@ class Ladder:
                 self._drop(loser, no_room(share, limit))
         return True
 
-    def _is_vouched_for(self, record: Record) -> Steps[bool]:
+    def _is_vouched_for(self, record: Record) -> Inquiry[bool]:
         """Return whether a valid data event waits for a record, directly or through others."""
         stream = self._known.streams.get(record.init)
         seen: set[CID] = set()
@@ -305,7 +305,7 @@ class Ladder:
         record.refusal = refusal
         self._known.remove(record)
 
-    def _move(self, record: Record) -> Steps[bool]:
+    def _move(self, record: Record) -> Inquiry[bool]:
         """Move a record as far as it goes; return whether what builds on it may now move."""
         start = record.state
         if record.refusal is not None:
@@ -373,7 +373,7 @@ class Ladder:
             raise _FaultError(f"its EventId has the height {record.height}, not {height}")
         return whole
 
-    def _meet_cover(self, record: Record) -> Steps[bool]:
+    def _meet_cover(self, record: Record) -> Inquiry[bool]:
         """UNCOVERED to PENDING."""
         self._check_history(record)
         uncovered = self._uncovered_below(record)
@@ -412,7 +412,7 @@ class Ladder:
             self._completed.append((record, stream, doubted))
 
     def _give_position(self, record: Record) -> None:
-        """Give a record the next place in the feed."""
+        """Give a record its feed position: the next one. It is on disk once the batch commits."""
         self._marks.head += 1
         record.position = self._marks.head
         record.state = DELIVERED
@@ -421,7 +421,7 @@ class Ladder:
         bases = map(self._known.checked, record.builds_on)
         return [base for base in bases if base is not None and base.state is UNCOVERED]
 
-    def _cover(self, uncovered: list[Record]) -> Steps[None]:
+    def _cover(self, uncovered: list[Record]) -> Inquiry[None]:
         """Move what a valid data event covers, from the bottom up."""
         reached: dict[CID, Record] = {}
         while uncovered:
@@ -437,7 +437,7 @@ class Ladder:
 
     # The checks of the steps.
 
-    def _check_authority(self, record: Record, stream: StreamRecord) -> Steps[None]:
+    def _check_authority(self, record: Record, stream: StreamRecord) -> Inquiry[None]:
         model = stream.model or (yield from self._model(stream))
         event = yield from self._event(record)
         try:
@@ -447,14 +447,14 @@ class Ladder:
         except InvalidSignatureError as error:
             record.fault = str(error)
 
-    def _model(self, stream: StreamRecord) -> Steps[StreamId | None]:
+    def _model(self, stream: StreamRecord) -> Inquiry[StreamId | None]:
         init = self._known.checked(stream.init)
         assert init is not None, "a stream is known by its init event"
         header = (yield from self._event(init)).header
         assert header is not None, "an init event has a header"
         return header.model
 
-    def _event(self, record: Record) -> Steps[Event]:
+    def _event(self, record: Record) -> Inquiry[Event]:
         if record.event is None:
             yield Want(cars=[record])
         return parse_event(self._known.car(record))

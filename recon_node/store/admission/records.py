@@ -1,4 +1,4 @@
-"""What is held: an EventId and how far it has come, and how much there is of each kind.
+"""The state of admission: records of events, the shares of each kind, and what a batch must know.
 
 Theory of operation. Whoever signs an event may write to its stream; what they sign takes as much
 room as it needs. Other events need no key that matters, so anybody can make any number of them:
@@ -217,7 +217,7 @@ def share_of(kind: EventKind, state: State, *, badly_signed: bool) -> Share | No
 
 
 def share_of_record(record: Record) -> Share | None:
-    """Return the same of a record; None, too, if it was refused."""
+    """Return the share that a record is in; None if it needs none, or was refused."""
     if record.refusal is not None or record.state is DELIVERED:
         return None
     return share_of(record.kind, record.state, badly_signed=record.fault is not None)
@@ -301,8 +301,8 @@ class Want(NamedTuple):
     """Records of time events that may make room for others."""
 
 
-Steps = Generator[Want, None, T]
-"""Yields what has to be known next; it must be here when it goes on."""
+Inquiry = Generator[Want, None, T]
+"""A computation that yields what it has to know, and goes on once that is in `Known`."""
 
 
 @dataclass(slots=True)
@@ -316,7 +316,7 @@ class Known:
     refused: dict[CID, str] = field(default_factory=dict)
     """Events that are wrong under any EventId, and why."""
     touched: dict[EventId, Record] = field(default_factory=dict)
-    """Every record ever held here, those refused meanwhile included."""
+    """All records of this batch, also those that were refused meanwhile."""
     verdicts: dict[CID, ProofVerdict | None] = field(default_factory=dict)
     """What lookups of proofs led to, None until they were looked up."""
     doubted: set[CID] = field(default_factory=set)

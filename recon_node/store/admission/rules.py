@@ -1,4 +1,4 @@
-"""The rules of admission, for one batch of events. Pure: what they have to know they yield.
+"""The rules of admission, for one batch of events. Pure: they yield what they have to know.
 
 Each event of a batch is judged in order, as if it came alone, and sees what those before it
 changed. First alone (size, interests, CAR, its own signature: see `recon_node.verification`), then
@@ -38,12 +38,12 @@ from recon_node.store.admission.records import (
     ORPHAN,
     UNCOVERED,
     UNJUDGED,
+    Inquiry,
     Judgement,
     Known,
     Marks,
     PolicyRefusal,
     Record,
-    Steps,
     StreamRecord,
     Want,
 )
@@ -60,7 +60,7 @@ class _Recorded(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Under which terms the events of a batch are admitted."""
+    """The terms under which the events of a batch are admitted."""
 
     network: Network
     max_event_bytes: int
@@ -81,17 +81,17 @@ class Rules:
         self._marks = marks
         self._ladder = ladder
         self.own_streams: set[CID] = set()
-        """To which clients of this node wrote."""
+        """The streams to which clients of this node wrote, by their init events."""
 
-    def resume(self, mended: Sequence[CID]) -> Steps[None]:
-        """Let events move on that needed one of these, or are one, and could not read it."""
+    def resume(self, mended: Sequence[CID]) -> Inquiry[None]:
+        """Move the records of mended events, and those that wait because they could not be read."""
         known = self._known
         yield Want(events=mended, waiters=mended)
         held = [record for cid in mended for record in known.records_of(cid)]
         yield Want(events=[cid for record in held for cid in record.builds_on])
         yield from self._ladder.resume([*held, *known.waiters(mended)])
 
-    def judge(self, batch: Sequence[Submission]) -> Steps[list[Verdict]]:
+    def judge(self, batch: Sequence[Submission]) -> Inquiry[list[Verdict]]:
         """Judge all events, in order, and move those that are accepted."""
         known = self._known
         names = [submission.event_id or submission.ring_key for submission in batch]
@@ -106,13 +106,14 @@ class Rules:
             events=[cid for event in events for cid in (event.cid, event.init, *event.prevs)],
             proofs=[event.proof_cid for event in events if event.proof_cid is not None],
         )
-        # Those of an event that is here are loaded when it moves: anyone can offer it once more.
+        # Not the waiters of events that are here, which are loaded when these move: otherwise
+        # anyone could have them loaded, by offering such an event once more.
         yield Want(waiters=[event.cid for event in events if not known.records_of(event.cid)])
         outcomes: list[_Recorded | Verdict] = []
         for submission, outcome in zip(batch, screened, strict=True):
             if not isinstance(outcome, Facts):
                 outcomes.append(outcome)
-            elif (record := self._next_record(submission, outcome)) is not None:
+            elif (record := self._deliver_at_once(submission, outcome)) is not None:
                 outcomes.append(_Recorded(record, new=True))
             else:
                 outcomes.append((yield from self._place(submission, outcome)))
@@ -182,8 +183,8 @@ class Rules:
         before = self._known.refused_event_ids.get(event_id)
         return None if before is None else _refused(event_id, before, "event")
 
-    def _next_record(self, submission: Submission, event: Facts) -> Record | None:
-        """Deliver an event of a peer if it is next in the feed, whatever one may ask: most are."""
+    def _deliver_at_once(self, submission: Submission, event: Facts) -> Record | None:
+        """Deliver a peer's event if nothing of it has to be looked up, as with most; else None."""
         event_id = submission.event_id
         if event_id is None or event.kind is not DATA or event.refusal is not None:
             return None
@@ -195,7 +196,7 @@ class Rules:
         self._marks.row -= 1  # which the next one gets
         return None
 
-    def _place(self, submission: Submission, event: Facts) -> Steps[_Recorded | Verdict]:
+    def _place(self, submission: Submission, event: Facts) -> Inquiry[_Recorded | Verdict]:
         """Put an event under its EventId and let it move on."""
         event_id, ring_key = submission.event_id, submission.ring_key
         known = self._known
@@ -240,7 +241,7 @@ class Rules:
             return _refused(event_id, record.refusal.reason, _cause(record.refusal, ring_key))
         return _Recorded(record, new=True)
 
-    def _policy_refusal(self, event: Facts) -> Steps[PolicyRefusal | None]:
+    def _policy_refusal(self, event: Facts) -> Inquiry[PolicyRefusal | None]:
         """Return why the write policy refuses the stream of an event; None if it does not.
 
         A stream whose init event is not here is judged when that comes.

@@ -101,7 +101,7 @@ class Committed:
     """What a commit changed, for those who keep a part of it in memory."""
 
     added: Sequence[EventId]
-    """Keys that are new."""
+    """EventIds that are keys from now on."""
     removed: Sequence[EventId]
     """Keys that had waited and turned out wrong."""
     withheld: Sequence[EventId]
@@ -357,8 +357,10 @@ class EventLog:
                 self.connection.close()
 
     def _note_delivery(self, position: int) -> int:
-        """Note that positions from this one on are given now, unless the clock says that this is
-        earlier than, or the same as, for those before; return the last time that is noted."""
+        """Note that positions from this one on are given now; return the last time that is noted.
+
+        Times only ascend: while the clock is not beyond the last one, nothing is noted.
+        """
         now = int(self.now() * 1000)
         if now <= self._delivered_at:
             return self._delivered_at
@@ -468,7 +470,7 @@ class EventLog:
 
 
 class _Change:
-    """What is known and moved within a transaction."""
+    """One change of the log, within its transaction: what it loads, moves and writes."""
 
     def __init__(self, log: EventLog, marks: Marks) -> None:
         self._log = log

@@ -35,10 +35,10 @@ from recon_node.store.admission.records import (
     ORPHAN,
     PENDING,
     UNCOVERED,
+    Inquiry,
     Known,
     Record,
     State,
-    Steps,
     StreamRecord,
     Want,
 )
@@ -313,7 +313,7 @@ def select_waiters(connection: sqlite3.Connection, cid: CID, after: int, limit: 
 
 
 def read_releases(connection: sqlite3.Connection, limit: int) -> list[tuple[CID, int]]:
-    """Return some that are left, and after which row to continue each."""
+    """Return events and proofs with waiters left, and after which row to continue with each."""
     rows = connection.execute("SELECT cid, after FROM releases LIMIT ?", (limit,))
     return [(CID(cid), after) for cid, after in rows]
 
@@ -354,9 +354,9 @@ class BatchLoader:
         if any_forgotten:
             self.known.forgotten = forgotten_streams(connection)
 
-    def carry_out(self, steps: Steps[T]) -> T:
-        """Take the steps to their end, with all that they want to know; return what they do."""
-        return run_steps(steps, self._load)
+    def carry_out(self, inquiry: Inquiry[T]) -> T:
+        """Run a computation to its end, loading whatever it wants; return its result."""
+        return run_steps(inquiry, self._load)
 
     def load_uncovered(self, after: int) -> list[Record]:
         """Load the next UNCOVERED records beyond a row that are not badly signed themselves."""
