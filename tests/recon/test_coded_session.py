@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from peers import EVERYTHING, FetchesById, Peer, gaps_of, numbered, reconcile
 
-from recon_node.recon import Failed, KeyRange, RemoteProtocolError, SessionSettings, turn_of
+from recon_node.recon import (
+    Failed,
+    Fetch,
+    FetchById,
+    KeyRange,
+    RemoteProtocolError,
+    SessionSettings,
+    turn_of,
+)
 from recon_node.recon.coded import RECON_1_2, coded_answers, estimates
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, Estimate, Gaps, Listed, Message, Say
@@ -272,15 +280,17 @@ def test_symbols_of_no_set_are_answered_within_bounds() -> None:
         assert (answer.symbols is not None) is is_answered_by_symbols
 
 
-def repeat(session: CodedSession, message: Message, failed: Failed) -> None:
+def repeat(
+    session: CodedSession, message: Message, fetch: Callable[[Fetch | FetchById], Failed]
+) -> None:
     for _ in range(100):
-        turn_of(session.receive(message), lambda action: failed)
+        turn_of(session.receive(message), fetch)
 
 
 def test_a_peer_that_estimates_for_ever_is_cut_off() -> None:
     asking, answer = opened()
     with pytest.raises(RemoteProtocolError):
-        repeat(asking, answer, Failed())
+        repeat(asking, answer, lambda action: Failed())
 
 
 def test_ids_of_nothing_that_repeat_for_ever_are_cut_off() -> None:
@@ -288,8 +298,28 @@ def test_ids_of_nothing_that_repeat_for_ever_are_cut_off() -> None:
     asking.side.settings = replace(asking.side.settings, max_idle_rounds=20)
     lists = [Listed(np.arange(1, 50, dtype=np.uint64), NO_IDS)]
     message = Message(gaps=gaps_of((END, Say.LACKING, ())), listed=lists)
+    failed = Failed(ids=[n.to_bytes(8, "little") for n in range(1, 50)])
     with pytest.raises(RemoteProtocolError):
-        repeat(asking, message, Failed(ids=[n.to_bytes(8, "little") for n in range(1, 50)]))
+        repeat(asking, message, lambda action: failed)
+
+
+def test_an_id_that_is_in_many_lists_is_asked_for_once_and_is_no_progress() -> None:
+    asking, _ = opened()
+    asking.side.settings = replace(asking.side.settings, max_idle_rounds=20)
+    bounds = [asking.side.keys.nth(EVERYTHING, rank) for rank in range(1, 50)]
+    gaps = gaps_of(*((bound, Say.LACKING, ()) for bound in (*bounds, END)))
+    same = np.array([7], np.uint64)
+    message = Message(gaps=gaps, listed=[Listed(same, NO_IDS)] * 50)
+    asked = list[list[bytes]]()
+
+    def fetch(action: Fetch | FetchById) -> Failed:
+        assert isinstance(action, FetchById)
+        asked.append(action.sought.ids)
+        return Failed(ids=action.sought.ids)
+
+    with pytest.raises(RemoteProtocolError, match="progress"):
+        repeat(asking, message, fetch)
+    assert asked == [[same.tobytes()]] * len(asked)
 
 
 def test_an_estimate_of_anything_is_answered() -> None:

@@ -194,7 +194,7 @@ class CodedSession(TurnSession[Message]):
         ids = np.concatenate([NO_IDS, *findings.we_lack])
         size = FETCHED_AT_ONCE if in_order else max(1, len(ids))  # symbols are few
         for start in range(0, len(ids), size):
-            batch = ids[start : start + size]
+            batch = distinct(ids[start : start + size])  # an id may be in several lists
             result = yield FetchById(SoughtIds(findings.where, _as_names(batch), in_order))
             if result is None:  # they are asked for in full
                 findings.failed = ids
