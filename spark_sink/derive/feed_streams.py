@@ -107,12 +107,11 @@ class FeedStream:
         self,
         cid: bytes,
         rows: Sequence[Row],
-        chain: Chain | None = None,
         summary: StreamSummary | None = None,
     ) -> None:
         self.cid = cid
         self.rows = rows
-        self.chain = chain
+        self.chain: Chain | None = None
         self._summary = summary
         self._definitions: Definitions | None = None
 
@@ -172,6 +171,11 @@ class FeedStream:
         """The position of its last entry."""
         position: int = self.rows[-1][_POSITION] if self.chain else self.entries[-1].position
         return position
+
+    @property
+    def positions(self) -> list[int]:
+        """The positions of its rows."""
+        return [row[_POSITION] for row in self.rows]
 
     @cached_property
     def size(self) -> int:
@@ -317,23 +321,24 @@ def _read_stream(
         ForgottenError: they do not simply follow the summary.
         TablesError: they are not the events of the stream.
     """
-    with killed_if_slow(cid, sum([len(row[_CAR]) for row in rows])):
-        if summary is None and _NATIVE and (chain := _chain_of(cid, rows)) is not None:
-            return FeedStream(cid, rows, chain)
-        stream = FeedStream(cid, rows, summary=summary)
-        _ = stream.entries
-        return stream
+    stream = FeedStream(cid, rows, summary)
+    with killed_if_slow(cid, stream.size):
+        if summary is None and _NATIVE:
+            stream.chain = _chain_of(stream)
+        if stream.chain is None:
+            _ = stream.entries
+    return stream
 
 
-def _chain_of(cid: bytes, rows: Sequence[Row]) -> Chain | None:
+def _chain_of(stream: FeedStream) -> Chain | None:
     """Return the events of a document that is a chain and not long; else None."""
-    cars = [row[_CAR] for row in rows]
-    if len(rows) >= LONG or len(rows) * sum(map(len, cars)) > _MAX_CONTENTS:
+    rows = stream.rows
+    if len(rows) >= LONG or len(rows) * stream.size > _MAX_CONTENTS:
         return None
     if any(row[_FAULT] is not None for row in rows):
         return None
-    chain = read_chain(cars)
-    if chain is None or chain.init.cid != cid or chain.init.header is None:
+    chain = read_chain([row[_CAR] for row in rows])
+    if chain is None or chain.init.cid != stream.cid or chain.init.header is None:
         return None
     return chain if chain.init.header.stream_type is StreamType.MODEL_INSTANCE else None
 

@@ -77,8 +77,8 @@ def event_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the rows of `event_states`, one per event after a position."""
     if stream.chain is not None and (contents := stream.contents) is not None:
         kind = INIT
-        rows = zip(stream.rows, stream.chain.cids, contents, strict=True)
-        for height, ((position, *_), cid, content) in enumerate(rows):
+        rows = zip(stream.positions, stream.chain.cids, contents, strict=True)
+        for height, (position, cid, content) in enumerate(rows):
             if position > after:
                 yield position, cid, kind, height, content, (), None, None
             kind = DATA
@@ -164,7 +164,7 @@ assert own_columns(UNPROCESSED) == ("stream_id", "reason", "since", "version", "
 def _conclusions_of_chain(stream: FeedStream, chain: Chain, after: int) -> Iterator[Row]:
     kind, metadata = INIT, event_metadata(chain.init)
     prevs: tuple[bytes, ...] = ()
-    for (position, *_), cid, data in zip(stream.rows, chain.cids, chain.data, strict=True):
+    for position, cid, data in zip(stream.positions, chain.cids, chain.data, strict=True):
         if position > after:
             content = data_json(metadata, data)
             yield position, cid, kind, content, prevs, None, None, None, None
