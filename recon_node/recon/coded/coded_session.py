@@ -113,12 +113,12 @@ _TURN_WEIGHT: Final = 96
 MiB, or of our own messages if they may be larger: 1.5 times that of MAX_TURN honest frames."""
 
 
-_MAY_ANSWER: Final[Mapping[TurnKind, frozenset[TurnKind]]] = {
-    TurnKind.NONE: frozenset({TurnKind.DIGEST, TurnKind.GAPS}),
-    TurnKind.DIGEST: frozenset({TurnKind.DIGEST, TurnKind.GAPS, TurnKind.ESTIMATE}),
-    TurnKind.ESTIMATE: frozenset({TurnKind.DIGEST, TurnKind.GAPS, TurnKind.SYMBOLS}),
-    TurnKind.SYMBOLS: frozenset({TurnKind.DIGEST, TurnKind.GAPS, TurnKind.SYMBOLS}),
-    TurnKind.GAPS: frozenset({TurnKind.DIGEST, TurnKind.GAPS}),
+_MAY_ANSWER: Final[Mapping[TurnKind, Sequence[TurnKind]]] = {
+    TurnKind.NONE: (TurnKind.DIGEST, TurnKind.GAPS),
+    TurnKind.DIGEST: (TurnKind.DIGEST, TurnKind.GAPS, TurnKind.ESTIMATE),
+    TurnKind.ESTIMATE: (TurnKind.DIGEST, TurnKind.GAPS, TurnKind.SYMBOLS),
+    TurnKind.SYMBOLS: (TurnKind.DIGEST, TurnKind.GAPS, TurnKind.SYMBOLS),
+    TurnKind.GAPS: (TurnKind.DIGEST, TurnKind.GAPS),
 }
 """What may follow a turn, beside AGREED and REFUSED, which end the session."""
 
@@ -307,7 +307,7 @@ class CodedSession(TurnSession[Message]):
     def _send(self, turn: list[Message]) -> Send[Message]:
         """Take note of what our turn is about, and send it."""
         self._said, self._keys_then = turn[-1].kind, self.side.keys.lanes_of_all
-        self._digests += self._said is TurnKind.DIGEST
+        self._digests += turn[-1].closing is not None
         return Send(turn)
 
 
