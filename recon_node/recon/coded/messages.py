@@ -169,7 +169,7 @@ class TurnKind(Enum):
     GAPS = "gaps"
 
 
-_DIGEST, _GAPS = TurnKind.DIGEST, TurnKind.GAPS  # likewise
+_DIGEST, _GAPS = TurnKind.DIGEST, TurnKind.GAPS  # a lookup in the class is as slow as a call
 
 
 @dataclass(slots=True)  # not frozen, which takes a microsecond more for each
