@@ -4,9 +4,10 @@ What is computed of a stream is paid for by its events (`streams/json_values.py`
 sets a stream aside. Neither helps against a call of native code that hangs, or that ends the
 process: of a decoder, a pattern, an allocator. So strangers' content is computed in a process
 beside the one that needs the rows. It marks in shared memory which stream it is at
-(`killed_if_slow`). The kernel ends it when that stream has had its CPU time, and the owner when it
-has had its time and takes no CPU. So whatever ends the process, its owner knows at which stream.
-Anywhere else, nothing is marked or bounded.
+(`killed_if_slow`). The kernel kills it when the stream has used up its CPU time. Its owner kills it
+when `SLOWNESS` times that time has passed, as for a process that waits without taking CPU time. So
+whatever ends the process, its owner knows at which stream. Anywhere else, nothing is marked or
+bounded.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ COMMAND: Final = (sys.executable, "-P", "-c", _PROGRAM)
 STREAM_TIMEOUT: Final = 60.0
 """CPU seconds that a stream may take: all that its events pay for takes a sixth."""
 TIMEOUT_PER_BYTE: Final = 6e-6
-"""The same for each byte of its events in addition."""
+"""CPU seconds that it may take in addition, for each byte of its events."""
 SLOWNESS: Final = 10
-"""How much longer it may take altogether: other programs, and the disk, take time, too."""
+"""How many times as long it may take by the clock: other programs and the disk take time, too."""
 _LOOK_EVERY: Final = 0.5
 # In shared memory: when the owner is to end the process, as `time.monotonic` says (0.0: there is no
 # stream); seconds of CPU time after which the kernel does; the stream's CID.
@@ -64,7 +65,7 @@ class StreamEndedError(Exception):
 
 
 class ChildProcess:
-    """Such a process, which is started when it is needed.
+    """A child process, which is started when it is needed.
 
     Args:
         command: what starts it.
@@ -122,7 +123,7 @@ class ChildProcess:
         return answer
 
     def _watch(self, process: Process, is_answered: threading.Event) -> None:
-        """Kill a process that is at one stream for too long, and takes no CPU time."""
+        """Kill a process that is at one stream for too long by the clock."""
         while not is_answered.wait(_LOOK_EVERY):
             deadline, _, _ = _LAYOUT.unpack_from(self._memory)
             if 0 < deadline < time.monotonic():
@@ -142,7 +143,7 @@ class ChildProcess:
 
 
 class _Mark:
-    """Where this process marks streams; `memory` is None if it does not."""
+    """The memory in which this process marks streams; None if it marks none."""
 
     memory: mmap.mmap | None = None
     owner = 0
@@ -170,7 +171,7 @@ def killed_if_slow(cid: bytes, size: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Be such a process. Its last arguments are the seconds `idle`, and the memory's descriptor."""
+    """Run as a child process: the last arguments are `idle` and the descriptor of the memory."""
     idle, file = sys.argv[-2:]
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _Mark.memory, _Mark.owner = mmap.mmap(int(file), _SHARED_SIZE), os.getppid()

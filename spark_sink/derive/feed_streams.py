@@ -278,7 +278,7 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
             yield stream
 
 
-def read_later(
+def read_later_events(
     raw_events: pa.Table, summaries: Mapping[bytes, StreamSummary]
 ) -> Iterator[FeedStream]:
     """Yield the streams in rows of `raw_events` that go on from their summaries, each event on the

@@ -36,7 +36,7 @@ from spark_sink.derive.feed_streams import (
     ModelSetAsideError,
     Row,
     SummaryCache,
-    read_later,
+    read_later_events,
     read_streams,
     reason_of,
     stream_columns,
@@ -85,12 +85,12 @@ class Portion:
     """The results of a step for some streams.
 
     Attributes:
-        streams: how many.
+        streams: the number of streams.
         rows: by table: new rows of event tables, all rows of stream tables.
         revised: earlier rows of event tables, which may have changed because a model did.
-        arrived: the models among the streams that are new, as CID and StreamID.
-        changed: the others that have new versions.
-        versions: these.
+        arrived: models that are new, as CID and StreamID.
+        changed: earlier models that have new versions, as CID and StreamID.
+        versions: the CIDs of the new versions, as text.
     """
 
     streams: int = 0
@@ -112,10 +112,10 @@ class Portion:
 
 
 class Computer:
-    """Computes portions in this process, and keeps what may help with the next one.
+    """Computes portions in this process, and keeps models and summaries for the next one.
 
     Args:
-        summaries: of long streams.
+        summaries: the summaries of long streams.
     """
 
     def __init__(self, summaries: SummaryCache | None = None) -> None:
@@ -130,7 +130,7 @@ class Computer:
         streams = [cid for cid in streams if cid not in step.set_aside]
         self._models.move(step.raw, step.after, step.upto, streams, step.set_aside)
         work = _Work(step, self._models, self._summaries)
-        whole = work.add_later(streams)
+        whole = work.add_from_summaries(streams)
         left_out = len(whole)
         for batch in _streams_of(step, whole):
             left_out -= len(batch)
@@ -192,14 +192,14 @@ class _Work:
             n: _Rows(TABLES[n], step.rewritten.get(n)) for n in NEED_MODELS.intersection(step.names)
         }
 
-    def add_later(self, streams: Sequence[bytes]) -> list[bytes]:
-        """Add the streams whose summary is enough; return those that must be read whole."""
+    def add_from_summaries(self, streams: Sequence[bytes]) -> list[bytes]:
+        """Add the streams that can go on from a kept summary; return those to be read whole."""
         kept = self._summaries.take(streams, self._step.after)
         if not kept or not self._needs_models:  # without content, there would be no next summary
             return [*streams]
         after = {cid: one.position for cid, one in kept.items()}
         rows = self._step.raw.later_events_of(after, self._step.upto)
-        later = [*read_later(rows, {cid: one.summary for cid, one in kept.items()})]
+        later = [*read_later_events(rows, {cid: one.summary for cid, one in kept.items()})]
         self._models.load(later)
         done = set()
         for stream in later:
@@ -426,7 +426,7 @@ class _Model:
 
 
 class Models:
-    """The models of a step, and of the next one."""
+    """The models of a step, kept for the next one."""
 
     def __init__(self) -> None:
         self._raw = RawFiles(())

@@ -1,9 +1,9 @@
 """A stream's rows in each table: pure functions of the stream and its content.
 
-A row is a tuple, of the columns that not all rows of the stream share (`own_columns`; the others
-are in `FeedStream.columns`), in the order of the schema, which `_columns` names and checks. It is
-not a class of its own, because there is one for each event in each table. Of an event's row, the
-first two are its position and its CID.
+A row is a tuple of the values in the table's own columns (`own_columns`), in the order of the
+schema, which the decorator `_columns` checks. The other columns have one value for all rows of a
+stream (`FeedStream.columns`). Rows are not objects of a class, because there is one for each event
+in each table. The row of an event begins with its position and its CID.
 
 The content also depends on the stream's model. Rows change
 
@@ -40,7 +40,7 @@ _ROWS: Final[dict[str, _MakeRows]] = {}
 
 
 def _columns(*names: str) -> Callable[[_MakeRows], _MakeRows]:
-    """Name the columns of the rows that a function makes, which has the name of the table."""
+    """Register a function that makes the rows of the table of its name, with these columns."""
 
     def registered(make: _MakeRows) -> _MakeRows:
         table = make.__name__
@@ -178,7 +178,7 @@ def _tip_of_chain(chain: Chain) -> Row:
 
 
 def _tip_columns(stream: FeedStream, tip: Tip[CID] | None) -> Row:
-    """Return the event, its type and its height."""
+    """Return the tip's event, its type and its height."""
     if tip is None:
         return None, None, None
     return tip.event, stream.history.kind_of(tip.event), tip.height

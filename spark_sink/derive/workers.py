@@ -1,4 +1,4 @@
-"""What calls a function for each of some items: Spark's workers, or this process."""
+"""Calls a function for each item of a sequence, in Spark's workers or in this process."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def stage_range(
 def stage_frame(
     frame: DataFrame, stager: Stager, placement: Placement, leave_out: LeaveOut
 ) -> list[StagedFeed]:
-    """Let the workers do that with rows that Spark has."""
+    """Have the workers write rows that Spark has to files, as `stage_range` does."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return map(_pickled, stage_feed(map(leave_out, batches), stager, placement))

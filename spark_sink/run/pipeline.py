@@ -2,7 +2,7 @@
 
 Spark divides the feed into batches and records the end of each in its checkpoint before it starts.
 A batch is a few ranges of the feed (`source.data_source`). Spark's workers fetch their rows in
-parallel and write them to files (`tables.staging`); of a short batch, this process does. Then
+parallel and write them to files (`tables.staging`); for a short batch, this process does both. Then
 `Sink` takes two steps:
 
 1. It appends to `raw_events` the rows after the table's position, which must follow without a gap.
@@ -85,11 +85,11 @@ class BatchReport:
 
     Attributes:
         batch: Spark's number of it.
-        rows: appended to `raw_events`.
-        streams: recomputed.
-        position: that all tables have reached.
-        seconds: from its arrival to its last commit.
-        positions: by table.
+        rows: the number of rows appended to `raw_events`.
+        streams: the number of streams recomputed.
+        position: the position that all tables have reached.
+        seconds: the time from the batch's arrival to its last commit.
+        positions: the position of each table.
     """
 
     batch: int

@@ -51,15 +51,15 @@ from spark_sink.tables.staging import (
     rows_in,
 )
 
-#: More rows are not a few.
+#: The largest change that is made here, in rows. delta-rs merges larger ones.
 MOST_ROWS: Final = 10_000
-# Bytes of rows in memory, below which a leaf is not divided; twice as many, and it is. On disk,
-# they take about a quarter of that, of which 2 KB are not rows.
+# Bytes of rows in memory of a leaf; one with more than twice as many is divided. On disk, it takes
+# about a quarter of that, of which 2 KB are not rows.
 _LEAF_BYTES: Final = 48 * 1024
-# Files of a partition at most, nearly: in large tables, leaves are larger.
+# About the most files of a partition: in large tables, leaves are larger.
 _LEAVES: Final = 128
 _COMPRESSION: Final = 4
-# Bytes of files to rewrite together at most, and how many are in memory at once, nearly.
+# The most bytes of files to rewrite together, and about how many of them are in memory at once.
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _CHUNK_BYTES: Final = 16 * 1024 * 1024
 _MOST_ROW_BYTES: Final = 512 * 1024 * 1024
