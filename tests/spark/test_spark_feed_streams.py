@@ -130,7 +130,7 @@ def test_chains_have_the_rows_that_all_streams_have(
         assert found[0] == found[1]
 
 
-@pytest.mark.skipif(NATIVE_VERSION is None, reason="recon-node-native is not installed")
+@pytest.mark.skipif(not (NATIVE_VERSION and feed_streams._NATIVE), reason="no native core")
 def test_what_is_computed_as_a_chain() -> None:
     init = init_event(KEY, MODEL.stream_id(), {"n": 1}, unique=b"u")
     events = [init]
