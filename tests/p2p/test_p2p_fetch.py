@@ -23,7 +23,8 @@ from recon_node.p2p.sync.event_stream import (
     EVENTS_BY_ID_PROTOCOL,
     parse_request,
 )
-from recon_node.p2p.sync.fetch import (
+from recon_node.p2p.sync.fetch import Fetcher
+from recon_node.p2p.sync.fetch_table import (
     CLAIM_TIME,
     LOOK_EVERY,
     MAX_SOURCES,
@@ -31,7 +32,6 @@ from recon_node.p2p.sync.fetch import (
     SILENT_AFTER,
     SMALL_CLAIM,
     STALLED_AFTER,
-    Fetcher,
     FetchTable,
 )
 from recon_node.p2p.transport.framing import FrameStream

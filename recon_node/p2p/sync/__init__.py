@@ -7,6 +7,7 @@ In reading order:
     sessions        the life of a session, whatever its version
     reconciler      sessions of recon/1.0.0 and 1.2.0, and what they have shown of peers
     fetch           from the keys that a peer lists to events in the store
+    fetch_table     which session fetches a key
     event_stream    how events are asked for, and come
     event_server    events that peers ask for
     key_rate_limit  what peers may have this node compute

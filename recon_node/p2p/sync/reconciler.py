@@ -17,7 +17,8 @@ from recon_node.p2p.context import Context
 from recon_node.p2p.errors import PeerProtocolError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import EventStreams
-from recon_node.p2p.sync.fetch import Fetcher, FetchTable, is_refused_or_declined
+from recon_node.p2p.sync.fetch import Fetcher, is_refused_or_declined
+from recon_node.p2p.sync.fetch_table import FetchTable
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import (
     AGREED,
