@@ -435,6 +435,7 @@ class Writer:
             self._here.close()
             self._there.close()
 
+    @trio.lowlevel.enable_ki_protection  # so that Ctrl-C comes only where the thread is waited for
     async def _do(self, job: _Job[T], *, is_last: bool = False) -> T:
         """Have a job done when it is its turn; no other task has a turn first if it is now."""
         if self._is_closed:
@@ -444,7 +445,7 @@ class Writer:
         self._start(job)
         try:
             await trio.lowlevel.wait_readable(self._here.fileno())
-        except trio.Cancelled:
+        except BaseException:  # it is cancelled, or interrupted
             trio.lowlevel.spawn_system_task(self._finish_alone, job)
             raise
         return self._finish(job)

@@ -1,5 +1,6 @@
 """Group commit: many callers share a transaction, and none suffers from another."""
 
+import _thread
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -131,6 +132,30 @@ async def test_what_comes_while_the_log_is_closed_finds_it_closed(
         with pytest.raises(StoreError, match="the store is closed"):
             await writer.run(lambda: changed.append(2))
     assert changed == [1]
+
+
+def test_ctrl_c_while_the_log_is_changed_leaves_it_to_be_closed(tmp_path: Path) -> None:
+    """As in a command whose main task changes the log, which closes it after that."""
+    closed: list[bool] = []
+    interrupted = Event()
+
+    def change() -> None:
+        _thread.interrupt_main()
+        assert interrupted.wait(60)
+
+    async def command() -> None:
+        log = EventLog(tmp_path, NETWORK, StoreSettings())
+        writer = Writer(log, lambda committed: None, lambda: closed.append(True))
+        with pytest.raises(KeyboardInterrupt):
+            await writer.run(change)
+        interrupted.set()
+        with trio.fail_after(60):
+            await writer.ask(lambda: None)
+        await writer.close()
+        log.close()
+
+    trio.run(command)
+    assert closed == [True]
 
 
 async def test_no_thread_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
