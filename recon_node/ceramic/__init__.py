@@ -4,6 +4,7 @@ Pure functions over bytes: what an event is, which key it has, and whether it is
 to be. What is refused raises a `CeramicError` whose message is user-facing. In reading order:
 
     event                what a CAR holds: events, the header of an init event, StreamIDs
+    checked_events       events that a node has checked, read by the native core
     event_id             the keys that Recon reconciles
     auth/                who signed an event, and whether they were allowed to
     time_proof           what a time event proves

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from recon_node import __version__
 from recon_node.ceramic import Event, EventKind
-from recon_node.ceramic.event import Chain
+from recon_node.ceramic.checked_events import Chain
 from recon_node.ipld import CID
 from recon_node.streams import Decision, StreamData, Tip, data_json, event_metadata
 from recon_node.streams.json_values import TIME_ROW

@@ -21,7 +21,7 @@ from test_store_refusals import LOCAL, Case
 from recon_node.ceramic import InvalidEventError, Network, parse_event
 from recon_node.ceramic.auth.did import Ed25519Key, controller_of
 from recon_node.ceramic.builder import data_event, init_event
-from recon_node.ceramic.event import read_checked
+from recon_node.ceramic.checked_events import read_checked
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, car, dag_cbor
 from recon_node.store.damage import FORGOTTEN
 from recon_node.store.reading import columns
