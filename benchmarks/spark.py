@@ -73,10 +73,10 @@ class CpuMeter:
                 continue
             seconds = (int(fields[11]) + int(fields[12])) / _TICKS
             samples[int(entry.name)] = int(fields[1]), int(fields[19]), seconds
-        self.family = {self.pid}
-        for pid in sorted(samples):  # children have larger numbers, but for a wrap-around
-            if samples[pid][0] in self.family:
-                self.family.add(pid)
+        self.family, parents = {self.pid}, {self.pid}
+        while parents:
+            parents = {pid for pid, (parent, *_) in samples.items() if parent in parents}
+            self.family |= parents
         for pid in self.family & samples.keys():
             self._taken[pid, samples[pid][1]] = samples[pid][2]
         return sum(self._taken.values())
