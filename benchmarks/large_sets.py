@@ -68,7 +68,7 @@ _HEAD: Final = WHOLE.lower[:-_FENCEPOST_TAIL]
 _TAIL: Final = b"\x00" + bytes.fromhex("01711220")
 _RANDOM: Final = 12, 32
 """Random bytes before and after the tail."""
-_A_STEP: Final = 100_000
+_KEYS_PER_STEP: Final = 100_000
 _NODE: Final = "node"
 
 
@@ -101,9 +101,9 @@ class MadeUpKeys(KeyView):
     def _rows(self, size: int) -> Iterator[np.ndarray[tuple[int, int], np.dtype[np.uint8]]]:
         gap = 2**64 // self.number
         tail = size - _RANDOM[1] - len(_TAIL)
-        for start in range(0, self.number, _A_STEP):
+        for start in range(0, self.number, _KEYS_PER_STEP):
             rng = np.random.default_rng([1, start])
-            some = min(_A_STEP, self.number - start)
+            some = min(_KEYS_PER_STEP, self.number - start)
             rows = np.frombuffer(bytearray(rng.bytes(some * size)), np.uint8).reshape(some, size)
             places = np.arange(start, start + some, dtype=np.uint64) * np.uint64(gap)
             places += rng.integers(0, gap, some, np.uint64)

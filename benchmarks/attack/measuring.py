@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 MIB: Final = 1 << 20
-_LOOK_EVERY: Final = 0.05
+_SAMPLE_INTERVAL: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ def watched(pid: int, look: Callable[[], None], cross: Callable[[], None]) -> It
             stop.wait(pause)
 
     def weigh() -> None:
-        while not stop.wait(_LOOK_EVERY):
+        while not stop.wait(_SAMPLE_INTERVAL):
             measured.memory = max(measured.memory, memory_of(pid))
 
     threads = [
         threading.Thread(target=weigh, daemon=True),
-        threading.Thread(target=repeat, args=("liveness", look, _LOOK_EVERY), daemon=True),
+        threading.Thread(target=repeat, args=("liveness", look, _SAMPLE_INTERVAL), daemon=True),
         threading.Thread(target=repeat, args=("crossing", cross, 0.5), daemon=True),
     ]
     for thread in threads:
@@ -115,7 +115,7 @@ def watched(pid: int, look: Callable[[], None], cross: Callable[[], None]) -> It
         crossings = measured.crossings
         limit = time.monotonic() + 60  # at least one that began after the attack
         while measured.crossings < crossings + 2 and time.monotonic() < limit:
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_SAMPLE_INTERVAL)
     finally:
         stop.set()
         for thread in threads:

@@ -61,7 +61,7 @@ from recon_node.recon.keys.lookups import Finger
 from recon_node.recon.keys.ordered_keys import KeyRange, merge_ranges
 
 M = TypeVar("M")
-GAPS_A_STEP: Final = 32
+GAPS_PER_STEP: Final = 32
 """Gaps answered between two yields."""
 
 
@@ -478,7 +478,7 @@ class Version(Generic[M]):
 FETCHED_AT_ONCE: Final = 32_768
 """Events of a list that are fetched together. The next ones are asked for when these are written:
 the larger the part, the fewer the moments in which neither network nor disk has work."""
-LEARNED_A_STEP: Final = 4096
+LEARNED_PER_STEP: Final = 4096
 """Keys of a list that are compared with our own between two yields."""
 
 

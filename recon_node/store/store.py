@@ -58,7 +58,7 @@ from recon_node.verification.facts import Finding
 
 logger = structlog.get_logger(__name__)
 
-LOOK_EVERY: Final = 1.0
+DISK_CHECK_INTERVAL: Final = 1.0
 """Seconds between two looks at the disk."""
 _COPIES: Final = 3
 """How many times an event may be on the disk: in the write-ahead log, in the log, and its index."""
@@ -635,7 +635,7 @@ class DiskReserve:
         self._is_short = False
         self._enough = 0.0
         """The bytes that must be free until peers' events are taken again."""
-        self._looked_at = -LOOK_EVERY
+        self._looked_at = -DISK_CHECK_INTERVAL
 
     @property
     def free(self) -> int:
@@ -648,7 +648,7 @@ class DiskReserve:
     @property
     def is_short(self) -> bool:
         """Whether nothing is taken from peers; as of the last look."""
-        if self.keep and self._clock() >= self._looked_at + LOOK_EVERY:
+        if self.keep and self._clock() >= self._looked_at + DISK_CHECK_INTERVAL:
             self._looked_at = self._clock()
             free = self.free
             self._change(free < (self._enough if self._is_short else self.keep), free, self.keep)

@@ -29,7 +29,7 @@ from recon_node.streams.json_values import (
     CONTAINERS,
     MAX_WEIGHT,
     MEMBER_WEIGHT,
-    TEXT_A_STEP,
+    TEXT_PER_STEP,
     VALUE_WEIGHT,
     Budget,
     JsonPatchError,
@@ -64,8 +64,8 @@ _OPERATION: Final = 15 * _UNIT
 _TOKEN: Final = 3 * _UNIT
 _MEASURED: Final = 15 * _UNIT
 _COMPARED: Final = 5 * _UNIT
-_COPIED_A_STEP: Final = 8
-_SHIFTED_A_STEP: Final = 256
+_COPIED_PER_STEP: Final = 8
+_SHIFTED_PER_STEP: Final = 256
 
 
 def parse_pointer(text: object) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def set_leaves(
     if type(document) is not dict or type(patch) is not list or not patch:
         return None
     after = None
-    steps = _UNIT * (1 + len(document) // _COPIED_A_STEP)
+    steps = _UNIT * (1 + len(document) // _COPIED_PER_STEP)
     for operation in patch:
         if type(operation) is not dict:
             return None
@@ -161,9 +161,9 @@ def set_leaves(
             return None
         steps += _OPERATION + _TOKEN
         if type(value) is str:
-            steps += _UNIT * (len(value) // TEXT_A_STEP)
+            steps += _UNIT * (len(value) // TEXT_PER_STEP)
         if type(old) is str:
-            steps += _UNIT * (len(old) // TEXT_A_STEP)
+            steps += _UNIT * (len(old) // TEXT_PER_STEP)
         if steps > most_steps:
             return None
         after = after or document.copy()
@@ -268,7 +268,7 @@ class _Run:
             parent[last] = value
             return
         index = len(parent) if last == "-" else _index(last, len(parent) + 1)
-        self._spend(_UNIT * ((len(parent) - index) // _SHIFTED_A_STEP))
+        self._spend(_UNIT * ((len(parent) - index) // _SHIFTED_PER_STEP))
         parent.insert(index, value)
         self.weight += size.weight
 
@@ -297,7 +297,7 @@ class _Run:
             self.weight -= MEMBER_WEIGHT + weigh_text(last)
             del parent[last]
         else:
-            self._spend(_UNIT * ((len(parent) - int(last)) // _SHIFTED_A_STEP))
+            self._spend(_UNIT * ((len(parent) - int(last)) // _SHIFTED_PER_STEP))
             del parent[int(last)]
         return size
 
@@ -322,7 +322,7 @@ class _Run:
     def _mine(self, container: Any) -> Any:
         if not isinstance(container, CONTAINERS) or id(container) in self._own:
             return container
-        self._spend(_UNIT * (1 + len(container) // _COPIED_A_STEP))
+        self._spend(_UNIT * (1 + len(container) // _COPIED_PER_STEP))
         if id(container) in self._shared:
             self._spend(_UNIT * len(container))
             for member in _members(container):
@@ -338,8 +338,8 @@ class _Run:
 
     def _weight(self, value: Any) -> int:
         if isinstance(value, str):
-            if len(value) >= TEXT_A_STEP:
-                self._spend(_UNIT * (len(value) // TEXT_A_STEP))
+            if len(value) >= TEXT_PER_STEP:
+                self._spend(_UNIT * (len(value) // TEXT_PER_STEP))
             return VALUE_WEIGHT + weigh_text(value)
         return self._size(value).weight if isinstance(value, CONTAINERS) else weigh_leaf(value)
 
@@ -350,7 +350,7 @@ class _Run:
         if known is not None:
             return known[1]
         size = measure(value, self._budget.left // _UNIT)
-        self._spend(_MEASURED + _UNIT * (size.steps + size.weight // TEXT_A_STEP))
+        self._spend(_MEASURED + _UNIT * (size.steps + size.weight // TEXT_PER_STEP))
         return size
 
     def _spend_compared(self, values: int) -> None:

@@ -120,7 +120,7 @@ _BYTES_WEIGHT: Final = len('{"/":{"bytes":""}},')
 _LINK_WEIGHT: Final = len('{"/":"b"},')
 """Bytes of bytes and links without their base64 or base32."""
 
-TEXT_A_STEP: Final = 64
+TEXT_PER_STEP: Final = 64
 """Characters of text that are weighed in a step."""
 _JOINED: Final = 1_000_000
 """Characters of text that are weighed at once. More are weighed one by one: that takes longer, and
@@ -199,7 +199,7 @@ def measure(value: Any, max_steps: int) -> JsonSize:
             texts += (own := [item for item in level if type(item) is str])
             weight += VALUE_WEIGHT * len(own)
         text += sum(map(len, texts))
-        if steps + text // TEXT_A_STEP > max_steps:
+        if steps + text // TEXT_PER_STEP > max_steps:
             raise BudgetError("measuring a value takes more work than its event pays for")
         weight += sum(map(weigh_text, texts if text > _JOINED else ["".join(texts)]))
         level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
@@ -385,5 +385,5 @@ def equal_within(budget: Budget, one: Any, other: Any) -> bool:
     """
     if isinstance(one, dict | list) and type(one) is type(other):
         size = measure(one, budget.left // _COMPARED)
-        budget.spend(_COMPARED * (size.steps + size.weight // TEXT_A_STEP))
+        budget.spend(_COMPARED * (size.steps + size.weight // TEXT_PER_STEP))
     return json_equal(one, other)

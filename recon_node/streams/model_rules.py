@@ -45,7 +45,7 @@ _FIXED_IN_MODELS: Final = (
 )
 _RELATIONS: Final = ("list", "single", "set", "none")
 _ABSENT: Final = object()
-_OF_A_FIELD: Final = 1_000
+_STEPS_PER_FIELD: Final = 1_000
 """Steps to write a number as text, or to read a StreamID."""
 _BYTES: Final = 8
 """Bytes that are joined, or compared, in one step."""
@@ -224,7 +224,7 @@ class _DocumentRules:
         if self._unique_error is not None:
             errors.append(self._unique_error)
         elif self._named and after is not None:
-            budget.spend(change.weight // _BYTES + _OF_A_FIELD * len(self._named))
+            budget.spend(change.weight // _BYTES + _STEPS_PER_FIELD * len(self._named))
             if _unique(self._named, after) != self._unique:
                 errors.append(f"the fields {', '.join(self._named)} do not match 'unique'")
         if self._locked and change.before is not None:
@@ -232,7 +232,7 @@ class _DocumentRules:
             errors += self._check_locked(change)
         if after is not None:
             if self._links:
-                budget.spend(_OF_A_FIELD * len(self._links))
+                budget.spend(_STEPS_PER_FIELD * len(self._links))
                 errors += self._check_links(after)
             if self._schema is None:
                 errors.append(self._schema_error)

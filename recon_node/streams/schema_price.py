@@ -87,17 +87,17 @@ _BEYOND: Final = 10**30
 _BYTES: Final = 16
 """Bytes of text that are counted, or compared, in one step."""
 _BACKTRACKED: Final = 20_000
-_BACKTRACKED_A_CHARACTER: Final = 200
-_BACKTRACKED_A_BYTE: Final = 200
+_BACKTRACKED_PER_CHARACTER: Final = 200
+_BACKTRACKED_PER_BYTE: Final = 200
 """Cost of a pattern with look-around: for each text, and for each character of the pattern and byte
 of the text in addition."""
-_TEXT_OF_A_PART: Final = 64
+_TEXT_PER_PART: Final = 64
 """Characters of a text in a schema that count as one part of it."""
 _COUNT_DIGITS: Final = 6
 """Digits of a pattern's repetition count that are read."""
 
 _A_PATTERN: Final = 48
-_STATES_A_KIB: Final = 6
+_STATES_PER_KIB: Final = 6
 _WIDE_CLASS: Final = 8
 _UNICODE_CLASS: Final = 128
 _FOLDED_CLASS: Final = 1_024
@@ -288,7 +288,7 @@ class _Unfolding:
         price = _Price()
         if isinstance(value, dict) and _SCHEMAS[keyword]:
             for name, member in value.items():
-                price = price.plus(_Price(1 + len(name) // _TEXT_OF_A_PART))
+                price = price.plus(_Price(1 + len(name) // _TEXT_PER_PART))
                 if keyword == "patternProperties":
                     price = price.plus(_price_of_pattern(name))
                 price = price.plus(self._of(member, depth))
@@ -320,13 +320,13 @@ def _price_of_pattern(pattern: str) -> _Price:
     counts = (int((most or least)[:_COUNT_DIGITS]) for least, most in _REPETITION.findall(pattern))
     states = len(pattern) * math.prod(max(count, 1) for count in counts)
     times = max(states // max(len(pattern), 1), 1)
-    memory = _A_PATTERN + states // _STATES_A_KIB + times * _of_classes(pattern)
+    memory = _A_PATTERN + states // _STATES_PER_KIB + times * _of_classes(pattern)
     memory = min(memory, _LARGEST)
     price = _Price(1, patterns=min(states, _MAX_PATTERN), regexes=1, memory=memory)
     if needs_backtracking(pattern):
-        again = len(pattern) * _BACKTRACKED_A_CHARACTER
+        again = len(pattern) * _BACKTRACKED_PER_CHARACTER
         return price._replace(
-            texts=_BYTES * (_BACKTRACKED_A_BYTE + len(pattern) // 2),
+            texts=_BYTES * (_BACKTRACKED_PER_BYTE + len(pattern) // 2),
             slow=_BACKTRACKED + again,
             backtracking=1,
         )
@@ -350,7 +350,7 @@ def _price_of_data(value: Any) -> _Price:
     while level:
         levels += 1
         for part in level:
-            parts += 1 + (len(part) // _TEXT_OF_A_PART if isinstance(part, str) else 0)
+            parts += 1 + (len(part) // _TEXT_PER_PART if isinstance(part, str) else 0)
             if isinstance(part, int | float):
                 price = price.plus(_price_of_number(part))
         level = [member for part in level for member in _members(part)]

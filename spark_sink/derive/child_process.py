@@ -41,7 +41,7 @@ TIMEOUT_PER_BYTE: Final = 6e-6
 """CPU seconds that it may take in addition, for each byte of its events."""
 SLOWNESS: Final = 10
 """How many times as long it may take by the clock: other programs and the disk take time, too."""
-_LOOK_EVERY: Final = 0.5
+_DEADLINE_CHECK_INTERVAL: Final = 0.5
 # In shared memory: when the owner is to end the process, as `time.monotonic` says (0.0: there is no
 # stream); seconds of CPU time after which the kernel does; the stream's CID.
 _LAYOUT: Final = struct.Struct("<dd200p")
@@ -124,7 +124,7 @@ class ChildProcess:
 
     def _watch(self, process: Process, is_answered: threading.Event) -> None:
         """Kill a process that is at one stream for too long by the clock."""
-        while not is_answered.wait(_LOOK_EVERY):
+        while not is_answered.wait(_DEADLINE_CHECK_INTERVAL):
             deadline, _, _ = _LAYOUT.unpack_from(self._memory)
             if 0 < deadline < time.monotonic():
                 self._overdue = True

@@ -15,7 +15,7 @@ from recon_node.store.db import saved_keys
 def test_made_up_keys_are_saved_and_loaded_as_a_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_sets, "_A_STEP", 100)
+    monkeypatch.setattr(large_sets, "_KEYS_PER_STEP", 100)
     monkeypatch.setattr(saved_keys, "FEWEST", 1)
     large_sets.make(tmp_path / "node", 1_050)
     store = large_sets.load(tmp_path / "node")

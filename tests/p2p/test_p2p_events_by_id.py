@@ -41,7 +41,7 @@ from recon_node.p2p.sync.event_stream import (
     EVENTS_PROTOCOL,
     parse_id_request,
 )
-from recon_node.p2p.sync.key_rate_limit import KEYS_AN_EVENT, KeyRateLimit, Searches
+from recon_node.p2p.sync.key_rate_limit import KEYS_PER_EVENT, KeyRateLimit, Searches
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import KeyRange, KeyStore, SoughtIds, id_of
@@ -234,7 +234,7 @@ async def test_searches_for_nothing_are_paced_by_address(autojump_clock):
 async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clock):
     """An event makes up for the keys that were looked at for it."""
     keys = real_keys(sdk_events)
-    assert len(keys) < KEYS_AN_EVENT
+    assert len(keys) < KEYS_PER_EVENT
     searches = Searches(keys, KeyRateLimit(rate=1, burst=len(keys)))
     started = trio.current_time()
     for key, _ in sdk_events[:100]:

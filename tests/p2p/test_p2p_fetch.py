@@ -26,11 +26,11 @@ from recon_node.p2p.sync.event_stream import (
 from recon_node.p2p.sync.fetch import Fetcher
 from recon_node.p2p.sync.fetch_table import (
     CLAIM_TIME,
-    LOOK_EVERY,
     MAX_SOURCES,
     MIN_BYTES,
     SILENT_AFTER,
     SMALL_CLAIM,
+    STALL_CHECK_INTERVAL,
     STALLED_AFTER,
     FetchTable,
 )
@@ -187,7 +187,7 @@ async def test_a_session_waits_for_a_stalled_one_for_some_seconds_only(
     mock_clock.jump(STALLED_AFTER - 0.1)
     await trio.testing.wait_all_tasks_blocked()
     assert honest.asked == []
-    mock_clock.jump(0.1 + LOOK_EVERY)
+    mock_clock.jump(0.1 + STALL_CHECK_INTERVAL)
     await until(lambda: len(ended) == 2)
     assert sorted(ended) == [("honest", [], 0), ("liar", [], 2 * SMALL_CLAIM)]
     # For a while, nobody waits for the liar at all.

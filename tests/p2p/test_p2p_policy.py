@@ -194,7 +194,7 @@ async def test_remembered_keys_are_bounded_and_forgotten(mock_clock):
 async def test_a_node_without_room_still_gives_and_takes_again_later(
     versions, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(disk_reserve, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(disk_reserve, "DISK_CHECK_INTERVAL", 0.0)
     quick = {"sync_interval": 0.2, "versions": versions, "ceramic_one": not versions}
     ours, theirs, late = (members_events(10, first) for first in (0, 100, 200))
     async with (

@@ -8,13 +8,13 @@ import trio
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import (
-    AGAIN,
+    CONNECTION_CHECK_INTERVAL,
     DIALLED_AT_ONCE,
     DIALLED_AT_ONCE_IF_BACK,
     GIVE_WAY,
-    LOOK_EVERY,
     LOST_FOR,
     MAX_LOST,
+    RECONNECT_BACKOFF,
     VISIT,
     LostPeers,
     keep_reconnecting,
@@ -106,7 +106,7 @@ async def test_a_dial_into_the_silence_begins_anew_once_another_peer_is_back(wat
     assert network.connected == set()
     assert len(network.dials) == 2
     network.connected.add("near")  # it has dialled us
-    await trio.sleep(2 * LOOK_EVERY + GIVE_WAY)
+    await trio.sleep(2 * CONNECTION_CHECK_INTERVAL + GIVE_WAY)
     assert network.connected == {"far", "near"}
 
 
@@ -116,7 +116,7 @@ async def test_a_single_peer_that_restarts_is_reached_within_seconds(watch, auto
     network.cut("a")
     await trio.sleep(300)
     network.cut_off.clear()
-    await trio.sleep(AGAIN.longest * 1.25 + LOOK_EVERY)
+    await trio.sleep(RECONNECT_BACKOFF.longest * 1.25 + CONNECTION_CHECK_INTERVAL)
     assert network.connected == {"a", "b"}
 
 

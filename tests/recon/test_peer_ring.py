@@ -7,7 +7,7 @@ from nacl.signing import SigningKey
 from recon_node.recon.ring import peer_ring
 from recon_node.recon.ring.peer_ring import (
     LIFETIME,
-    MAX_ENTRIES_OF_A_NODE,
+    MAX_ENTRIES_PER_NODE,
     MAX_LIFETIME,
     EntryVerdict,
     PeerEntry,
@@ -96,8 +96,8 @@ def test_what_is_invalid_or_lasts_too_long_is_refused():
 
 def test_a_node_has_a_bounded_number_of_entries():
     one = ring()
-    verdicts = [one.admit(entry_of(1, NOW + n), NOW) for n in range(MAX_ENTRIES_OF_A_NODE + 1)]
-    assert verdicts == [EntryVerdict.ADDED] * MAX_ENTRIES_OF_A_NODE + [EntryVerdict.NO_ROOM]
+    verdicts = [one.admit(entry_of(1, NOW + n), NOW) for n in range(MAX_ENTRIES_PER_NODE + 1)]
+    assert verdicts == [EntryVerdict.ADDED] * MAX_ENTRIES_PER_NODE + [EntryVerdict.NO_ROOM]
 
 
 def test_a_flood_of_made_up_nodes_displaces_neither_us_nor_the_nodes_that_we_met(monkeypatch):

@@ -62,5 +62,5 @@ def test_a_digest_of_another_length_is_refused() -> None:
 def test_runs_are_added_up_as_each_alone(digests: list[bytes], size: int) -> None:
     runs = [b"".join(digests[at : at + size]) for at in range(0, len(digests), size)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sha256a, "_A_STEP", 20)
+        patch.setattr(sha256a, "_DIGESTS_PER_STEP", 20)
         assert spread_runs(b"".join(digests), size) == [spread_run(run) for run in runs]

@@ -222,7 +222,7 @@ def drain(steps: Generator[None, None, T], pause: Callable[[], object]) -> tuple
 def test_many_keys_are_found_while_the_store_changes(
     monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(lookups, "_GROUPS_A_STEP", 2)
+    monkeypatch.setattr(lookups, "_GROUPS_PER_STEP", 2)
     monkeypatch.setattr(lookups, "_UNFILTERED_KEYS", few)
     rng = random.Random(3)
     keys = [rng.randbytes(8) for _ in range(20_000)]
@@ -243,7 +243,7 @@ def test_many_keys_are_found_while_the_store_changes(
 
 
 def test_ids_are_compared_while_the_store_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookups, "_GROUPS_A_STEP", 2)
+    monkeypatch.setattr(lookups, "_GROUPS_PER_STEP", 2)
     rng = random.Random(4)
     keys = [rng.randbytes(8) for _ in range(6_000)]
     store = KeyStore(keys[:2_000], leaf_size=16, fan_out=8)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from recon_node.base.files import reserve_at
 from recon_node.store import DiskFullError, StoreSettings, open_store
 from recon_node.store.db.sql import explain_os
-from recon_node.store.store import LOOK_EVERY, DiskReserve
+from recon_node.store.store import DISK_CHECK_INTERVAL, DiskReserve
 
 CHILD = Path(__file__).with_name("full_disk_child.py")
 NO_MOUNTS = 77
@@ -78,7 +78,7 @@ class Disk:
         return self.free
 
     def is_short(self) -> bool:
-        self.now += LOOK_EVERY
+        self.now += DISK_CHECK_INTERVAL
         return self.reserve.is_short
 
 

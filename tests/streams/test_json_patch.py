@@ -289,7 +289,7 @@ COSTLY: dict[str, tuple[Any, list[dict[str, Any]]]] = {
 }
 
 
-LINES_A_STEP = 4
+LINES_PER_STEP = 4
 """A line takes about 30 ns, a step of a patch 25 steps of its budget."""
 
 
@@ -318,7 +318,7 @@ def test_all_work_is_counted(name: str) -> None:
     finally:
         sys.settrace(before)
     assert lines > 10
-    assert lines <= LINES_A_STEP * work.spent / 25 + 100
+    assert lines <= LINES_PER_STEP * work.spent / 25 + 100
 
 
 def test_many_copies_of_a_template_are_allowed() -> None:

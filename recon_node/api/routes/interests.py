@@ -257,9 +257,9 @@ async def _remove(services: Services, meant: Sequence[Interest], description: st
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
-_KEYS_A_TURN = 4096
+_KEYS_PER_TURN = 4096
 """Keys to walk over before other tasks get a turn."""
-_CARS_A_READ = 64
+_CARS_PER_READ = 64
 _MODEL = hashlib.sha256(DEFAULT_SORT_KEY.encode()).digest()[-8:]
 """What peers sort by: ceramic-one nodes by nothing else, and others announce no sort key."""
 _NO_PEER_ID = bytes(2)
@@ -401,7 +401,7 @@ async def _page(keys: KeyView, ranges: list[KeyRange], offset: int, limit: int) 
             break
         if number >= offset:
             event_ids.append(EventId(key))
-        if number % _KEYS_A_TURN == 0:
+        if number % _KEYS_PER_TURN == 0:
             await trio.lowlevel.checkpoint()
     return event_ids
 
@@ -412,8 +412,8 @@ async def _read_cars(
     """Return the CARs of the first keys, up to `max_bytes`, and how many keys that were."""
     pairs: list[tuple[EventId, bytes]] = []
     size = 0
-    for start in range(0, len(keys), _CARS_A_READ):
-        batch = keys[start : start + _CARS_A_READ]
+    for start in range(0, len(keys), _CARS_PER_READ):
+        batch = keys[start : start + _CARS_PER_READ]
         cars = await store.reader.cars(batch)
         for number, (key, car) in enumerate(zip(batch, cars, strict=True), start + 1):
             if car is None:  # it turned out wrong since its key was read

@@ -202,7 +202,7 @@ def missing(state: DagState) -> str:
     return text
 
 
-_BESIDE_A_BLOCK: Final = 128
+_OVERHEAD_PER_BLOCK: Final = 128
 """Bytes of a CAR that a block takes beside its own, at most: its size and its CID."""
 _HEADER: Final = 4096
 """Bytes of a CAR's header, at most."""
@@ -266,7 +266,7 @@ def _fetch(
     state = state_of(node, root)
     size, blocks = state["bytes"], state["blocks"]
     room.check(size, counted(blocks, "block"))
-    most = min(size + blocks * _BESIDE_A_BLOCK, 2 * room.max_size) + _HEADER
+    most = min(size + blocks * _OVERHEAD_PER_BLOCK, 2 * room.max_size) + _HEADER
     checked = 0
     with draft.open("wb") as file:
         for piece in node.download(f"/ceramic/dag/{root}.car"):

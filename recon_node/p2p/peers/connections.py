@@ -183,9 +183,9 @@ def _has(count: int, peers: Iterable[str]) -> bool:
     return sum(1 for _ in islice(peers, count)) == count
 
 
-LOOK_EVERY: Final = 1.0
+CONNECTION_CHECK_INTERVAL: Final = 1.0
 """Seconds between two looks at who is connected."""
-AGAIN: Final = Backoff(first=2.0, longest=8.0)
+RECONNECT_BACKOFF: Final = Backoff(first=2.0, longest=8.0)
 """The waits between two tries to reach a peer."""
 VISIT: Final = 5.0
 """Seconds that a connection must have lasted to be missed. Peers with connections enough come only
@@ -250,7 +250,7 @@ class LostPeers:
         for peer in chosen:
             lost = self._lost[peer]
             lost.tries += 1
-            lost.try_at = now + AGAIN.wait(lost.tries, self._random.random())
+            lost.try_at = now + RECONNECT_BACKOFF.wait(lost.tries, self._random.random())
         return chosen
 
     def _first_try(self, peer: str, now: float) -> float:
@@ -286,7 +286,7 @@ async def keep_reconnecting(
 
     async with trio.open_nursery() as nursery:
         while True:
-            await trio.sleep(LOOK_EVERY)
+            await trio.sleep(CONNECTION_CHECK_INTERVAL)
             now = trio.current_time()
             due = lost.due(host.connected_peers(), trying, now)
             if lost.are_back:

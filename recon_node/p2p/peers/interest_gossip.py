@@ -41,7 +41,7 @@ from recon_node.p2p.errors import (
 from recon_node.p2p.peers.interest_statement import (
     INTERESTS_PROTOCOL,
     MAX_STATEMENT,
-    MEMORY_A_PREFIX,
+    MEMORY_PER_PREFIX,
     NOTHING_KNOWN,
     InterestStatement,
     decode,
@@ -62,7 +62,7 @@ BASE_COST: Final = 256
 """Bytes that are added to the size of each statement."""
 STATEMENT_TIMEOUT: Final = 5.0
 """Seconds for which a sync waits for the statement of a peer that speaks the protocol."""
-AGAIN: Final = Backoff(first=1.0, longest=60.0)
+REOPEN_BACKOFF: Final = Backoff(first=1.0, longest=60.0)
 """The waits before the stream to a connected peer is opened again."""
 SETTLED: Final = 60.0
 """Seconds after which a stream that ends does not count as a failure."""
@@ -170,7 +170,7 @@ class InterestGossip:
             if data is None:
                 return
             statement = decode(data)
-            stream.account.hold("interests", MEMORY_A_PREFIX * len(statement.prefixes))
+            stream.account.hold("interests", MEMORY_PER_PREFIX * len(statement.prefixes))
             self._take(stream.peer_id, statement)
             await trio.sleep(_pay(bucket, data))
             until_begun = math.inf
@@ -213,7 +213,7 @@ class InterestGossip:
                 except PEER_FAILURES as error:
                     logger.debug("Cannot send our interests", peer=peer_id, reason=str(error))
                 failures = 1 if trio.current_time() - began > SETTLED else failures + 1
-                with trio.move_on_after(AGAIN.wait(failures, random.random())):
+                with trio.move_on_after(REOPEN_BACKOFF.wait(failures, random.random())):
                     await sender.again.wait()
                 sender.again = trio.Event()
         finally:

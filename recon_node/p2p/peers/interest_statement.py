@@ -40,7 +40,7 @@ NOTHING_KNOWN: Final = bytes(DIGEST_SIZE)
 """Stands for the digest of a statement that has not come yet."""
 MAX_STATEMENT: Final = DIGEST_SIZE + 2 * MAX_VARINT + MAX_PREFIXES * (2 + FIELDS_SIZE)
 """Maximum bytes of a statement."""
-MEMORY_A_PREFIX: Final = 400
+MEMORY_PER_PREFIX: Final = 400
 """Bytes of memory that a prefix takes as a range of keys, and as one in common."""
 
 

@@ -44,7 +44,7 @@ _READ_AT_ONCE: Final = 256
 """Maximum CARs read at a time while serving a request, as long as they are small."""
 _READ_BYTES: Final = 512 * 1024
 """Bytes of CARs to read at a time, judging by the size of the previous ones."""
-_MEMORY_A_BYTE: Final = 2
+_MEMORY_PER_BYTE: Final = 2
 """Bytes of memory that each byte of a CAR takes while it is served: the CAR and its frame."""
 
 ReadCars = Callable[[Sequence[EventId]], Awaitable[list[bytes | None]]]
@@ -211,7 +211,7 @@ async def _send_cars(
     while part := wanted[at : at + portion.count]:
         cars = await read_cars(part)
         size = sum(len(car) for car in cars if car is not None)
-        frames.account.hold("events", _MEMORY_A_BYTE * size)
+        frames.account.hold("events", _MEMORY_PER_BYTE * size)
         pairs = list(zip(part, cars, strict=True))
         answers = [head_of(event_id) + car for event_id, car in pairs if car is not None]
         not_held += [event_id for event_id, car in pairs if car is None]

@@ -33,7 +33,7 @@ CLAIM_TIME: Final = 60.0
 """Seconds that a claim lasts after its last request."""
 SLOW_FOR: Final = 60.0
 """Seconds for which a peer that stalled counts as slow."""
-LOOK_EVERY: Final = 0.25
+STALL_CHECK_INTERVAL: Final = 0.25
 """Seconds between two checks of whether the session that is waited for has stalled."""
 MAX_SOURCES: Final = 16384
 """Maximum keys of which it is remembered which peers listed them."""
@@ -169,8 +169,8 @@ class Claim:
         self._scope.cancel()
 
     async def wait_for_move(self) -> None:
-        """Wait until some of its keys are released, at most `LOOK_EVERY` seconds."""
-        with trio.move_on_after(LOOK_EVERY):
+        """Wait until some of its keys are released, at most `STALL_CHECK_INTERVAL` seconds."""
+        with trio.move_on_after(STALL_CHECK_INTERVAL):
             await self._moved.park()
 
     def _start_window(self) -> None:

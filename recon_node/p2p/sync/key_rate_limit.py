@@ -3,8 +3,8 @@
 Some bytes of a peer can make this node go through all its keys: a request for an id, which no index
 has, or an opening of a range that nobody else asks for, of which a sketch and a hash have to be
 made. So the keys that are looked at are counted. Each address block (an IPv4 address, an IPv6 /56)
-has a bucket of `KEYS_AT_ONCE` looks, which fills up by `KEYS_A_SECOND`; a peer that has emptied it
-waits. Peer ids cost nothing, so they do not count.
+has a bucket of `KEYS_AT_ONCE` looks, which fills up by `KEYS_PER_SECOND`; a peer that has emptied
+it waits. Peer ids cost nothing, so they do not count.
 
 `sessions.Meter` has sessions pay, `Searches` requests for ids. A request for a single id may
 take a look at every key, about 10 ms for a million; those who are sent events get looks back for
@@ -26,9 +26,9 @@ from recon_node.fairness.pacing import TokenBucket, TokenBuckets
 from recon_node.fairness.slots import address_block_of
 from recon_node.recon import KeyView, SoughtIds, find
 
-KEYS_A_SECOND: Final = 8_000_000
+KEYS_PER_SECOND: Final = 8_000_000
 """Keys that are looked at for an address block, in the long run: about a tenth of a core."""
-KEYS_AT_ONCE: Final = 8 * KEYS_A_SECOND
+KEYS_AT_ONCE: Final = 8 * KEYS_PER_SECOND
 """Keys that are looked at for an address block without a wait."""
 _MAX_BLOCKS: Final = 1000
 """Maximum address blocks whose looks are counted: the latest ones."""
@@ -42,7 +42,7 @@ class KeyRateLimit:
         burst: keys that are looked at without a wait.
     """
 
-    def __init__(self, rate: float = KEYS_A_SECOND, burst: float = KEYS_AT_ONCE) -> None:
+    def __init__(self, rate: float = KEYS_PER_SECOND, burst: float = KEYS_AT_ONCE) -> None:
         self._buckets = TokenBuckets[str](burst, rate, _MAX_BLOCKS)
 
     def _bucket_of(self, address: str) -> TokenBucket:
@@ -63,7 +63,7 @@ class KeyRateLimit:
             await trio.sleep(self._bucket_of(address).seconds_until(1, trio.current_time()))
 
 
-KEYS_AN_EVENT: Final = 20_000
+KEYS_PER_EVENT: Final = 20_000
 """Keys that do not count, for each event that was found."""
 
 
@@ -91,7 +91,7 @@ class Searches:
         self._rate_limit.spend(address, looked_at)
         ids = np.frombuffer(b"".join(wanted.ids), "<u8")
         pairs = await in_steps(find(self._keys, wanted.key_range, ids))
-        self._rate_limit.spend(address, -min(looked_at, KEYS_AN_EVENT * len(pairs)))
+        self._rate_limit.spend(address, -min(looked_at, KEYS_PER_EVENT * len(pairs)))
         return [EventId(key) for _, key in pairs]
 
 

@@ -42,7 +42,7 @@ M = TypeVar("M")
 
 MAX_SESSIONS_PER_RANGE: Final = 256
 """Maximum sessions for one range with a peer, which answers for one interest at a time."""
-LISTED_A_TIMEOUT: Final = 4096
+LISTED_PER_TIMEOUT: Final = 4096
 """Keys that a peer has `turn_timeout` to fetch. For a turn with more keys, its time is longer in
 proportion."""
 LONG_MESSAGES_AT_ONCE: Final = 2
@@ -302,7 +302,8 @@ class FrameWire(Generic[M]):
     @property
     def _time_to_answer(self) -> float:
         """Seconds until the peer's answer begins: it fetches what we have listed before that."""
-        return self._settings.turn_timeout * max(1.0, self._side.listed_in_turn / LISTED_A_TIMEOUT)
+        timeouts = max(1.0, self._side.listed_in_turn / LISTED_PER_TIMEOUT)
+        return timeouts * self._settings.turn_timeout
 
     async def send(self, action: Send[M] | SendValues) -> None:
         """Send a turn."""

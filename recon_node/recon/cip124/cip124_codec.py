@@ -28,7 +28,7 @@ _AHASH_CODE = encode_varint(MULTICODEC)
 _ZERO_AHASH = _AHASH_CODE + b"\x00"
 _AHASH_PREFIX = _AHASH_CODE + bytes((DIGEST_SIZE,))
 _NO_KEYS = bytes(ZERO)
-_WEIGHT_OF_EACH: Final = 144
+_WEIGHT_PER_BOUND: Final = 144
 """Bytes of memory that a bound takes in addition to its own, with its hash, in CPython."""
 AHASH_SIZE: Final = len(_AHASH_PREFIX) + DIGEST_SIZE
 """Bytes of an Ahash that is not zero."""
@@ -78,7 +78,7 @@ class Cip124Message:
 
 def weigh(message: Cip124Message) -> int:
     """Return about how many bytes of memory a message takes."""
-    return sum(map(len, message.bounds)) + _WEIGHT_OF_EACH * len(message.bounds)
+    return sum(map(len, message.bounds)) + _WEIGHT_PER_BOUND * len(message.bounds)
 
 
 def encode_message(message: Cip124Message) -> bytes:

@@ -60,7 +60,7 @@ from recon_node.recon.cip124.cip124_codec import Cip124Message
 from recon_node.recon.cip124.cip124_reply import Cip124Reply, OpenKeys
 from recon_node.recon.keys.ordered_keys import KeyRange, intersect_ranges
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, ZERO, Sha256a, fold, lanes_of, spread
-from recon_node.recon.session import GAPS_A_STEP, Side, TurnSession, fetch
+from recon_node.recon.session import GAPS_PER_STEP, Side, TurnSession, fetch
 
 
 def is_fencepost(bound: bytes) -> bool:
@@ -227,7 +227,7 @@ class Session10(TurnSession[Cip124Message]):
         passed = 0  # lanes of the peer's keys up to a bound that we do not hold
         lower = reply.reach
         for index, (upper, theirs) in enumerate(zip(bounds[1:], message.hashes, strict=True)):
-            if index % GAPS_A_STEP == 0:
+            if index % GAPS_PER_STEP == 0:
                 yield
                 reply.forget_positions()  # the store may have changed
             if upper is not end and not reply.holds(upper):

@@ -44,7 +44,7 @@ from recon_node.recon.coded.messages import (
 from recon_node.recon.coded.salted import Salted, salt_of
 from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.keys.sums import MAX_SYMBOLS, NO_IDS, Difference, Ids, among, symbols_for
-from recon_node.recon.session import GAPS_A_STEP, Side
+from recon_node.recon.session import GAPS_PER_STEP, Side
 
 _MAX_SKETCHED: Final = 1 << 17
 """Maximum keys of a range that is sketched for a peer's sake, if it is not an interest of ours."""
@@ -186,7 +186,7 @@ class Answers:
             if reply.is_full:
                 reply.ask(END)
                 return
-            if index % GAPS_A_STEP == 0:
+            if index % GAPS_PER_STEP == 0:
                 yield
                 reply.forget_position()  # the store may have changed
             if say is FINGERPRINT and isinstance(body, bytes):

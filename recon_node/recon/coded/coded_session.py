@@ -87,8 +87,8 @@ from recon_node.recon.keys.sums import (
 )
 from recon_node.recon.session import (
     FETCHED_AT_ONCE,
-    GAPS_A_STEP,
-    LEARNED_A_STEP,
+    GAPS_PER_STEP,
+    LEARNED_PER_STEP,
     RemoteProtocolError,
     Side,
     TurnSession,
@@ -100,9 +100,9 @@ _MAX_WRONG: Final = 5
 _MAX_UNSALTED: Final = 3
 """Openings and closings of both sides, the wrong one included, up to which a wrong one may get an
 estimate; a later one gets salted fingerprints."""
-_HASHED_A_STEP: Final = 1000
+_HASHED_PER_STEP: Final = 1000
 """Keys that are hashed between two yields."""
-_IDS_A_STEP: Final = 2000
+_IDS_PER_STEP: Final = 2000
 """Keys whose ids are made between two yields."""
 _ASKED_AT_ONCE: Final = 256
 """Ids that a peer asks for in one request, at least: it gets their events in the keys' order."""
@@ -153,10 +153,10 @@ class CodedSession(TurnSession[Message]):
         self.side.receive(goes_on=message.goes_on, max_turn=MAX_TURN)
         self._check_due(message)
         keys = self._turn.add(message)
-        new_keys = self.side.learn(keys[:LEARNED_A_STEP])
-        for start in range(LEARNED_A_STEP, len(keys), LEARNED_A_STEP):
+        new_keys = self.side.learn(keys[:LEARNED_PER_STEP])
+        for start in range(LEARNED_PER_STEP, len(keys), LEARNED_PER_STEP):
             yield None
-            new_keys += self.side.learn(keys[start : start + LEARNED_A_STEP])
+            new_keys += self.side.learn(keys[start : start + LEARNED_PER_STEP])
         del keys
         self._digests += message.closing is not None
         del message  # what was answered takes no memory
@@ -299,8 +299,8 @@ class CodedSession(TurnSession[Message]):
         if not left_out:
             return ours.digest(), None
         union = ours.copy()
-        for start in range(0, len(left_out), _HASHED_A_STEP):
-            union.merge(LtHash.of(*left_out[start : start + _HASHED_A_STEP]))
+        for start in range(0, len(left_out), _HASHED_PER_STEP):
+            union.merge(LtHash.of(*left_out[start : start + _HASHED_PER_STEP]))
             yield
         return ours.digest(), LeftOut(len(left_out), union.digest())
 
@@ -407,7 +407,7 @@ def look_up_lists(
     for message in turn:
         lists = iter(message.lists())
         for index, (upper, say, _) in enumerate(message.gaps.columns()):
-            if index % GAPS_A_STEP == 0:
+            if index % GAPS_PER_STEP == 0:
                 yield
             upper = upper or key_range.upper
             if say is KEYS or say is LACKING:
@@ -445,7 +445,7 @@ def ids_of_keys(keys: Sequence[bytes]) -> Steps[Ids]:
     """Return the ids of some keys, in steps."""
     ids = []
     for number, key in enumerate(keys):
-        if number % _IDS_A_STEP == _IDS_A_STEP - 1:
+        if number % _IDS_PER_STEP == _IDS_PER_STEP - 1:
             yield
         ids.append(id_of(key))
     return np.frombuffer(b"".join(ids), "<u8").astype(np.uint64)

@@ -50,9 +50,9 @@ MIB: Final = 1 << 20
 MAX_WEIGHT: Final = 16
 """Maximum bytes of memory (`weight_of`) that a message may take for each byte of its own, or of a
 MiB if it is shorter: four times what an honest one takes."""
-_WEIGHT_OF_EACH: Final = 64
+_WEIGHT_PER_STRING: Final = 64
 """Bytes of memory that a bound, a fingerprint or a key takes on top of its own, in CPython."""
-_WEIGHT_OF_LIST: Final = 300
+_WEIGHT_PER_LIST: Final = 300
 """Bytes of memory that the ids of a gap take on top of their own."""
 END: Final = b""
 """Upper bound of a gap that reaches to the end of the session's range."""
@@ -250,15 +250,15 @@ def fingerprint(lanes: int) -> bytes:
 
 def weight_of(strings: Sequence[bytes]) -> int:
     """Return about how many bytes of memory bounds or keys take, without front-coding."""
-    return sum(map(len, strings)) + _WEIGHT_OF_EACH * len(strings)
+    return sum(map(len, strings)) + _WEIGHT_PER_STRING * len(strings)
 
 
 def weigh(message: Message) -> int:
     """Return about how many bytes of memory a message takes."""
     gaps = message.gaps
-    weight = weight_of(gaps.uppers) + weight_of(gaps.keys()) + _WEIGHT_OF_EACH * len(gaps.bodies)
+    weight = weight_of(gaps.uppers) + weight_of(gaps.keys()) + _WEIGHT_PER_STRING * len(gaps.bodies)
     for ids, wanted in message.listed:
-        weight += _WEIGHT_OF_LIST + ID_SIZE * (len(ids) + len(wanted))
+        weight += _WEIGHT_PER_LIST + ID_SIZE * (len(ids) + len(wanted))
     if message.symbols is not None:
         weight += SYMBOL_SIZE * len(message.symbols)
     if message.estimate is not None:
@@ -305,7 +305,7 @@ class _Flag:
 _SAY: Final = tuple(Say)
 _SAYS: Final = len(_SAY)
 
-_KEYS_A_WEIGHING: Final = 256
+_KEYS_PER_WEIGHING: Final = 256
 """Keys that are read before their memory is counted."""
 _TOO_SHORT: Final = "the message ends too early"
 
@@ -435,7 +435,7 @@ class _MessageReader:
         return symbols, at
 
     def _listed(self, at: int) -> tuple[list[Listed], int]:
-        number, at = self._varint(at, self._spare // _WEIGHT_OF_LIST)
+        number, at = self._varint(at, self._spare // _WEIGHT_PER_LIST)
         listed = []
         for _ in range(number):
             ids, at = self._ids(at)
@@ -503,7 +503,7 @@ class _MessageReader:
                 body = b""
             else:
                 body, at = self._keys(at, before, upper)
-            self._charge(at, len(upper) + _WEIGHT_OF_EACH)
+            self._charge(at, len(upper) + _WEIGHT_PER_STRING)
             uppers.append(upper)
             says.append(say)
             bodies.append(body)
@@ -530,7 +530,7 @@ class _MessageReader:
         The caller checks that they are EventIds.
         """
         data, read = self._data, len(keys)
-        for _ in range(min(number - read, _KEYS_A_WEIGHING)):
+        for _ in range(min(number - read, _KEYS_PER_WEIGHING)):
             shared, size, start = data[at], data[at + 1], at + 2
             whole = len(before)
             if (

@@ -18,7 +18,7 @@ from recon_node.recon.session import RemoteProtocolError, Side
 
 _MAX_HASHED: Final = 16
 """How many times over all keys are hashed in a session: an honest peer asks for six at most."""
-_HASHED_A_STEP: Final = 1000
+_HASHED_PER_STEP: Final = 1000
 """Keys that are hashed between two yields."""
 
 
@@ -32,7 +32,7 @@ class Salted:
 
     def __init__(self, side: Side, held: int) -> None:
         self._side = side
-        self._most = _MAX_HASHED * (held + _HASHED_A_STEP)
+        self._most = _MAX_HASHED * (held + _HASHED_PER_STEP)
         self.hashed = 0
         """Keys that were hashed so far."""
         self.salt = b""
@@ -65,7 +65,7 @@ class Salted:
             return False
         left_out = reply.left_out_to(upper)
         for number, key in enumerate(left_out):
-            if number % _HASHED_A_STEP == _HASHED_A_STEP - 1:
+            if number % _HASHED_PER_STEP == _HASHED_PER_STEP - 1:
                 yield
             lanes += lanes_of(self.salt + key)
         return not left_out or theirs != fingerprint(lanes)

@@ -47,7 +47,7 @@ _MIN_ENTRIES: Final = 2
 _LOADED_FILL: Final = 2 / 3
 """How full nodes are after a bulk load, so that the next inserts do not split every one of them."""
 
-_SALTED_A_STEP: Final = 1000
+_SALTED_PER_STEP: Final = 1000
 """Keys that are hashed with a salt between two yields."""
 _SPARSE: Final = 16
 """Keys of a store for each new one among them, above which few of the new ones share a leaf."""
@@ -79,7 +79,7 @@ class KeyView(OrderedKeys):
         lower = key_range.lower
         lanes = lanes_of(salt + lower) if with_lower and lower in self else 0
         for number, key in enumerate(self.keys(key_range)):
-            if number % _SALTED_A_STEP == _SALTED_A_STEP - 1:
+            if number % _SALTED_PER_STEP == _SALTED_PER_STEP - 1:
                 yield
             lanes += lanes_of(salt + key)
             self.salted += LOOKS

@@ -362,7 +362,7 @@ def _shortest_separator(keys: list[bytes]) -> tuple[bytes, int]:
     return (left + b"\x00" if bound == above else bound), right
 
 
-_GROUPS_A_STEP: Final = 64
+_GROUPS_PER_STEP: Final = 64
 """Groups that are compared between two yields: about a millisecond. At least 2."""
 _UNFILTERED_KEYS: Final = 2048
 """Keys up to which all are compared, without a filter."""
@@ -455,7 +455,7 @@ def find(
         right = indices_of(group.ids)
         if len(right):
             pairs += zip(group.ids[right].tolist(), group.keys(right), strict=True)
-        if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
+        if number % _GROUPS_PER_STEP == _GROUPS_PER_STEP - 1:
             yield
     return pairs
 
@@ -505,7 +505,7 @@ def not_held(
             ordered = np.sort(group.ids)  # costs less than searching for ids in any order
             nearest = sought.searchsorted(ordered)
             held[by_size[nearest[sought.take(nearest, mode="clip") == ordered]]] = True
-            if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
+            if number % _GROUPS_PER_STEP == _GROUPS_PER_STEP - 1:
                 yield
     return wanted[~held]
 
@@ -516,7 +516,7 @@ def in_key_order(keys: OrderedKeys, key_range: KeyRange, ids: Ids) -> Steps[Ids]
     ordered = [NO_IDS]
     for number, group in enumerate(groups(keys, key_range)):
         ordered.append(group.ids[indices_of(group.ids)])
-        if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
+        if number % _GROUPS_PER_STEP == _GROUPS_PER_STEP - 1:
             yield
     return np.concatenate(ordered)
 

@@ -92,14 +92,14 @@ def spread_run(digests: bytes | memoryview) -> int:
 _SLOTS = (0, 2, 4, 6, 1, 3, 5, 7)
 """The lanes of a digest in the order in which a lanes integer has them."""
 _SLOT_BYTES = COUNT_SHIFT // 8
-_A_STEP = 100_000
+_DIGESTS_PER_STEP = 100_000
 """Digests that `spread_runs` adds up at once."""
 
 
 def spread_runs(digests: bytes | memoryview, size: int) -> list[int]:
     """Return what `spread_run` does of each `size` digests, in a quarter of the time."""
     runs: list[int] = []
-    step = _A_STEP // size * size
+    step = _DIGESTS_PER_STEP // size * size
     for start in range(0, len(digests) // DIGEST_SIZE, step):
         number = min(len(digests) // DIGEST_SIZE - start, step) // size
         lanes = np.frombuffer(digests, "<u4", number * size * 8, start * DIGEST_SIZE)

@@ -200,7 +200,7 @@ MAX_LIFETIME: Final = 7 * LIFETIME
 """Seconds until an entry's expiry at most; one that is to stay longer is refused."""
 MAX_ENTRIES: Final = 10_000
 """Entries in the ring at most."""
-MAX_ENTRIES_OF_A_NODE: Final = 32
+MAX_ENTRIES_PER_NODE: Final = 32
 """Entries of one node at most."""
 
 
@@ -276,7 +276,7 @@ class PeerRing:
             return EntryVerdict.INVALID
         if not now <= parsed.expiry <= now + MAX_LIFETIME:
             return EntryVerdict.EXPIRED
-        if self._entries_of[parsed.peer_id] >= MAX_ENTRIES_OF_A_NODE:
+        if self._entries_of[parsed.peer_id] >= MAX_ENTRIES_PER_NODE:
             return EntryVerdict.NO_ROOM
         if len(self._store) >= MAX_ENTRIES and not self._make_room():
             return EntryVerdict.NO_ROOM

@@ -41,7 +41,7 @@ from recon_node.recon.ring.ring_codec import (
     RangeRequest,
     RangeResponse,
 )
-from recon_node.recon.session import GAPS_A_STEP, RemoteProtocolError
+from recon_node.recon.session import GAPS_PER_STEP, RemoteProtocolError
 
 BATCH_VALUES: Final = 100
 """Values after which a batch is admitted; ceramic-one's."""
@@ -227,7 +227,7 @@ class Initiator(RingSession):
         yield from self._inbox.flush()
         smaller: list[_Request] = []
         for index, part in enumerate(message.ranges):
-            if index % GAPS_A_STEP == 0:
+            if index % GAPS_PER_STEP == 0:
                 yield None
             comparison = self._ring.compare(part)
             if comparison.outcome is Outcome.PEER_LACKS:

@@ -451,7 +451,7 @@ _MAX_SCANNED: Final = 1000
 """Streams in which texts are looked for, for one page."""
 _MAX_SCANNED_BYTES: Final = 16 * 1024 * 1024
 """Bytes of their events, but for those of the last one."""
-_OF_A_ROW: Final = 100
+_BYTES_PER_EVENT: Final = 100
 """Bytes that it counts to look up an event."""
 
 
@@ -477,7 +477,7 @@ def read_streams_with(
         size = _size_of(reader, stream)
         if size <= max_bytes and _has_texts(reader, stream, texts):
             matching.append(stream)
-        left -= size + _OF_A_ROW * stream.events
+        left -= size + _BYTES_PER_EVENT * stream.events
         if (left <= 0 or len(matching) >= limit) and stream is not page.streams[-1]:
             return StreamPage(matching, page.total, stream.row)
     return StreamPage(matching, page.total, page.next)
