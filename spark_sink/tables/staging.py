@@ -115,7 +115,7 @@ class Stager:
     def stage(self, rows: pa.Table) -> Staged:
         """Write rows to one file per partition."""
         order = (PARTITION_COLUMN, "stream_cid", self.spec.order)
-        ordered = rows.sort_by([(name, "ascending") for name in order])
+        ordered = _sorted(rows, order)
         with faults_as(partial(cannot_write, self.location)):
             return Staged(tuple(concurrently(self.location, self._write, by_partition(ordered))))
 
