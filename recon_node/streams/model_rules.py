@@ -30,7 +30,7 @@ from recon_node.ceramic import Event, InitHeader, StreamId, StreamIdError, Strea
 from recon_node.ipld import CID, IpldError
 from recon_node.ipld.dag_json import number_text
 from recon_node.streams.document_schema import DocumentSchema, compiled, is_satisfiable
-from recon_node.streams.json_values import Budget
+from recon_node.streams.json_values import Budget, equal_within
 from recon_node.streams.schema_price import SchemaError
 
 Errors = list[str]
@@ -105,16 +105,16 @@ class ContentRules:
             return ["the content is not a JSON object"]
         if self._is_model:
             budget.spend(change.weight)
-            return _check_model(change.before, after)
+            return _check_model(change.before, after, budget)
         if self._document is None:
             return []
         return self._document.check(change, budget)
 
 
-def _check_model(before: Any, after: Any) -> Errors:
+def _check_model(before: Any, after: Any, budget: Budget) -> Errors:
     if after is None:
         return ["a model needs a definition"]
-    return _check_definition(after) or _check_change(before, after)
+    return _check_definition(after) or _check_change(before, after, budget)
 
 
 def _check_definition(definition: Mapping[str, Any]) -> Errors:
@@ -162,8 +162,8 @@ def why_unusable(definition: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _check_change(before: Any, after: Mapping[str, Any]) -> Errors:
-    if before is None or before == after:
+def _check_change(before: Any, after: Mapping[str, Any], budget: Budget) -> Errors:
+    if before is None or equal_within(budget, before, after):
         return []
     if after["version"] == "1.0":
         return ["a model of version 1.0 cannot be changed"]
@@ -172,7 +172,7 @@ def _check_change(before: Any, after: Mapping[str, Any]) -> Errors:
     return [
         f"a model's {name!r} cannot be changed"
         for name in _FIXED_IN_MODELS
-        if before.get(name) != after.get(name)
+        if not equal_within(budget, before.get(name), after.get(name))
     ]
 
 
@@ -229,7 +229,7 @@ class _DocumentRules:
                 errors.append(f"the fields {', '.join(self._named)} do not match 'unique'")
         if self._locked and change.before is not None:
             budget.spend(change.weight // _BYTES + len(self._locked))
-            errors += self._check_locked(change)
+            errors += self._check_locked(change, budget)
         if after is not None:
             if self._links:
                 budget.spend(_STEPS_PER_FIELD * len(self._links))
@@ -241,13 +241,13 @@ class _DocumentRules:
                 errors += [] if error is None else [error]
         return errors
 
-    def _check_locked(self, change: ContentChange) -> Errors:
+    def _check_locked(self, change: ContentChange, budget: Budget) -> Errors:
         before, after = change.before, change.after
         return [
             f"the field {name!r} is immutable"
             for name in self._locked
             if change.touches(name)
-            and not _same(before.get(name, _ABSENT), after.get(name, _ABSENT))
+            and not _same(before.get(name, _ABSENT), after.get(name, _ABSENT), budget)
         ]
 
     def _check_links(self, after: Mapping[str, Any]) -> Errors:
@@ -338,9 +338,9 @@ def _as_text(value: Any) -> str:
     return str(value) if isinstance(value, str | int) else ""
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether both are equal as JSON; in Python, `True == 1`."""
-    return one is other or (bool(one == other) and isinstance(one, bool) == isinstance(other, bool))
+def _same(one: Any, other: Any, budget: Budget) -> bool:
+    """Whether both are equal as JSON. A patch shares what it does not change."""
+    return one is other or equal_within(budget, one, other)
 
 
 Definitions = Mapping[CID, Any]

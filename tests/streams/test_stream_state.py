@@ -256,6 +256,19 @@ def test_immutable_fields_keep_what_the_first_content_says() -> None:
     assert at_tip([init, fine]).data.content == {"name": "a", "n": 2}  # the model is not here
 
 
+@pytest.mark.parametrize(
+    ("value", "other"), [([1], [True]), ({"a": {"b": 0}}, {"a": {"b": False}}), (1, True)]
+)
+def test_a_number_in_an_immutable_field_does_not_become_a_boolean(value: Any, other: Any) -> None:
+    """In Python, they are equal."""
+    init = document({"name": value})
+    _, state = states(
+        init, change(init, init, add("/name", other)), model=definition(immutableFields=["name"])
+    )
+    assert outcome(state)[1] == ("the field 'name' is immutable",)
+    assert type(state.data.content["name"]) is type(value)
+
+
 def test_a_document_of_a_set_says_what_unique_does_and_keeps_it() -> None:
     model = definition(accountRelation={"type": "set", "fields": ["who", "n", "ok", "none"]})
     init = deterministic_init_event(controller_of(KEY), MODEL, unique=b"me|1|true|")
@@ -322,6 +335,16 @@ def test_a_relation_holds_the_id_of_a_document() -> None:
         (LIST, add("/version", "3.0"), "neither '1.0' nor '2.0'"),
         (LIST, {"op": "remove", "path": "/schema"}, "no schema"),
         (definition(version="1.0"), add("/description", "new"), "1.0 cannot be changed"),
+        (
+            definition(version="1.0", views={"v": {"n": 1}}),
+            add("/views/v/n", True),
+            "1.0 cannot be changed",
+        ),
+        (
+            {**LIST, "relations": {"r": {"n": [0]}}},
+            add("/relations/r/n/0", False),
+            "'relations' cannot be changed",
+        ),
         (
             definition(interface=True, views={"v": {}}),
             add("/description", "new"),
