@@ -34,10 +34,10 @@ from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import RECON_1_2, KeyRange
 from recon_node.recon.coded.messages import (
-    CLOSING_SIZE,
     END,
     FINGERPRINT,
     FINGERPRINT_SIZE,
+    RANGE_DIGEST_SIZE,
     Gaps,
     Message,
 )
@@ -119,7 +119,7 @@ async def _sketches(host: Host, victim: str) -> None:
     stream = await host.open_stream(victim, RECON_1_2.id)
     frames = FrameStream(stream, 1 << 20, account=stream.account)
     own = KeyRange(bytes(WHOLE.lower) + os.urandom(8), WHOLE.upper)
-    message = Message(own, closing=os.urandom(CLOSING_SIZE), count=140_000)
+    message = Message(own, digest=os.urandom(RANGE_DIGEST_SIZE), count=140_000)
     await frames.send([RECON_1_2.encode(message)], 10)
     await frames.receive(20, 20)
     await stream.reset()

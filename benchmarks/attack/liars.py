@@ -41,7 +41,7 @@ from recon_node.recon import (
     id_of,
 )
 from recon_node.recon.actions import Admit
-from recon_node.recon.coded.messages import CLOSING_SIZE, END, KEYS, Gaps, Message
+from recon_node.recon.coded.messages import END, KEYS, RANGE_DIGEST_SIZE, Gaps, Message
 
 SECONDS: Final = 10.0
 """How long they lie."""
@@ -111,7 +111,9 @@ async def _liar(address: str, events: dict[EventId, bytes]) -> None:
         frames = FrameStream(stream, 1 << 20, account=stream.account)
         for _ in range(100):
             keys = tuple(sorted(random.sample(sorted(events), 100)))
-            message = Message(WHOLE, Gaps([END], [KEYS], [keys]), closing=os.urandom(CLOSING_SIZE))
+            message = Message(
+                WHOLE, Gaps([END], [KEYS], [keys]), digest=os.urandom(RANGE_DIGEST_SIZE)
+            )
             await frames.send([RECON_1_2.encode(message)], 10)
             await frames.receive(20, 20)
 

@@ -16,7 +16,7 @@ from recon_node.ceramic import EventId
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import RECON_1_2
-from recon_node.recon.coded.messages import CLOSING_SIZE, END, KEYS, Gaps, Listed, Message
+from recon_node.recon.coded.messages import END, KEYS, RANGE_DIGEST_SIZE, Gaps, Listed, Message
 from recon_node.recon.keys.sums import NO_IDS
 
 SECONDS: Final = 10.0
@@ -92,7 +92,7 @@ def _turn_of_ids() -> list[bytes]:
             Message(
                 None if number else WHOLE,
                 Gaps([bound], [KEYS], [()]),
-                closing=os.urandom(CLOSING_SIZE) if is_last else None,
+                digest=os.urandom(RANGE_DIGEST_SIZE) if is_last else None,
                 goes_on=not is_last,
                 listed=[Listed(ids, NO_IDS)],
             )
@@ -104,4 +104,4 @@ def _message_of_keys() -> list[bytes]:
     head = bytes(WHOLE.lower[:8]) + os.urandom(20) + b"\x05\x01\x71\x12\x20" + os.urandom(29)
     keys = tuple(EventId(head + number.to_bytes(3, "big")) for number in range(_KEYS))
     gaps = Gaps([END], [KEYS], [keys])
-    return [RECON_1_2.encode(Message(WHOLE, gaps, closing=os.urandom(CLOSING_SIZE)))]
+    return [RECON_1_2.encode(Message(WHOLE, gaps, digest=os.urandom(RANGE_DIGEST_SIZE)))]

@@ -21,7 +21,7 @@ from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import KeyRange
 from recon_node.recon.coded import RECON_1_2
-from recon_node.recon.coded.messages import AGREED, MAX_BOUND, Gaps, Message
+from recon_node.recon.coded.messages import MAX_BOUND, SKIP, Gaps, Message
 
 MIB: Final = 1 << 20
 IDENTIFY_PUSH: Final = "/ipfs/id/push/1.0.0"
@@ -117,7 +117,7 @@ def long_turn(messages: int = 6, weight: int = 15 * MIB) -> list[bytes]:
     for index in range(messages):
         gaps = Gaps()
         for suffix in itertools.islice(suffixes, weight // (MAX_BOUND + 64)):
-            gaps.append(stem + suffix, AGREED)
+            gaps.append(stem + suffix, SKIP)
         message = Message(WHOLE if index == 0 else None, gaps, goes_on=True)
         frames.append(encode_frame(RECON_1_2.encode(message)))
     return frames

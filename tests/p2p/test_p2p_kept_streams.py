@@ -21,12 +21,12 @@ from trio.testing import memory_stream_pair
 from recon_node.ceramic import network_range, sort_value_range
 from recon_node.p2p.transport.framing import RECON_USED_FOR, FrameStream, KeptStreams, OpenStream
 from recon_node.recon import RECON_1_0, RECON_1_2, KeyRange, KeyStore, Side, turn_of
-from recon_node.recon.coded.messages import Message, Verdict
+from recon_node.recon.coded.messages import Conclusion, Message
 from recon_node.store import Interest
 
 WHOLE = KeyRange(*network_range(NETWORK))
 BUSY = {"sync_interval": 0.02, "push_delay": 3600}
-AGREED = Message(verdict=Verdict.AGREED)
+AGREED = Message(conclusion=Conclusion.AGREED)
 
 
 def opening(key_range: KeyRange = WHOLE) -> bytes:
@@ -146,7 +146,7 @@ async def test_each_session_on_a_stream_has_the_interests_of_its_time(tmp_path):
         assert await ask(frames, other) == AGREED
         await eventually(lambda: {*victim.p2p._book.interests(peer.peer_id)} == {key_range, other})
         await victim.store.wanted.add(Interest("model", "some", None, None))
-        assert await ask(frames, other) == Message(verdict=Verdict.REFUSED)
+        assert await ask(frames, other) == Message(conclusion=Conclusion.REFUSED)
         assert (await ask(frames)).key_range == key_range
 
 

@@ -193,6 +193,6 @@ async def test_the_first_answer_of_a_peer_may_take_a_turns_time(autojump_clock):
 async def test_an_answer_may_take_as_much_longer_as_keys_were_listed(autojump_clock):
     """The peer fetches their events before that."""
     held = [WHOLE.lower + number.to_bytes(4, "big") for number in range(20_480)]
-    opening = CodedMessage(WHOLE, closing=LtHash().digest(), count=0)
+    opening = CodedMessage(WHOLE, digest=LtHash().digest(), count=0)
     with pytest.raises(PeerProtocolError, match="sent nothing for 600 s"):
         await answer(framed(RECON_1_2.encode(opening)), held, ends=False, version=RECON_1_2)

@@ -204,7 +204,7 @@ def assert_honest(messages: list[Any], key_range: KeyRange | None, held: set[byt
                 assert set(body) <= keys
                 assert said == ids if say is Say.KEYS else said <= ids
             reached = upper
-        assert message.closing in (None, LtHash.of(*ours).digest())
+        assert message.digest in (None, LtHash.of(*ours).digest())
 
 
 def id_of(key: bytes) -> int:

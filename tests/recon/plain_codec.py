@@ -43,7 +43,7 @@ def columns(draw: st.DrawFn, before: bytes = b"") -> list[Column]:
         body: Body = b""
         if say is Say.FINGERPRINT:
             body = draw(st.binary(min_size=FINGERPRINT_SIZE, max_size=FINGERPRINT_SIZE))
-        elif say is not Say.AGREED:
+        elif say is not Say.SKIP:
             chosen = draw(st.sets(st.sampled_from(inside), max_size=12)) if inside else set()
             body = tuple(sorted(chosen))
         drawn.append((upper, say, body))
@@ -110,7 +110,7 @@ class PlainReader:
             body: Body = b""
             if say is Say.FINGERPRINT:
                 body = self.take(FINGERPRINT_SIZE)
-            elif say is not Say.AGREED:
+            elif say is not Say.SKIP:
                 body = self.keys(before, upper)
             gaps.append((upper, say, body))
             before = upper

@@ -18,13 +18,13 @@ from recon_node.recon.coded import messages as messages_module
 from recon_node.recon.coded.messages import (
     END,
     MAX_BOUND,
+    Conclusion,
     Estimate,
     Gaps,
     LeftOut,
     Listed,
     Message,
     Say,
-    Verdict,
     decode_message,
     encode_message,
     weigh,
@@ -108,25 +108,25 @@ def messages(draw: st.DrawFn) -> Message:
     ]
     has_ids = any(len(ids_of.ids) or len(ids_of.wanted) for ids_of in listed)
     goes_on = draw(st.booleans()) and bool(gaps) and gaps[-1][0] != END
-    closing = None if goes_on else draw(st.none() | st.just(DIGEST))
+    digest = None if goes_on else draw(st.none() | st.just(DIGEST))
     message = Message(
         key_range,
         gaps_of(*gaps),
-        closing,
+        digest,
         goes_on=goes_on,
-        left_out=draw(LEFT_OUT) if closing else None,
+        left_out=draw(LEFT_OUT) if digest else None,
         count=draw(st.none() | st.integers(0, 2**63 - 1)),
         estimate=draw(st.none() | estimates()),
         symbols=draw(st.none() | symbols()),
         listed=listed if has_ids and draw(st.booleans()) else (),
         salt=draw(st.none() | st.binary(min_size=16, max_size=16)),
     )
-    verdicts = [
+    conclusions = [
         message,
-        Message(verdict=Verdict.AGREED, left_out=draw(LEFT_OUT)),
-        Message(verdict=Verdict.REFUSED),
+        Message(conclusion=Conclusion.AGREED, left_out=draw(LEFT_OUT)),
+        Message(conclusion=Conclusion.REFUSED),
     ]
-    return draw(st.sampled_from(verdicts))
+    return draw(st.sampled_from(conclusions))
 
 
 def parts_of(message: Message) -> Any:
@@ -171,8 +171,8 @@ def test_a_message_byte_by_byte() -> None:
             bytes((inside + 1, len(key) - inside - 1)) + key[inside + 1 :],
         )
     )
-    assert encode_message(Message(verdict=Verdict.AGREED)) == b"\x00\x04"
-    assert encode_message(Message(verdict=Verdict.REFUSED)) == b"\x00\x08"
+    assert encode_message(Message(conclusion=Conclusion.AGREED)) == b"\x00\x04"
+    assert encode_message(Message(conclusion=Conclusion.REFUSED)) == b"\x00\x08"
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -307,9 +307,7 @@ def test_what_lists_of_ids_take_in_memory_is_bounded(most_weight: int) -> None:
 def test_a_message_that_swells_in_memory_is_refused_while_it_is_read(most_weight: int) -> None:
     def swelling(bounds: int) -> bytes:
         uppers = (b"\x80" * (MAX_BOUND - 3) + n.to_bytes(3, "big") for n in range(bounds))
-        return encode_message(
-            Message(gaps=gaps_of(*((upper, Say.AGREED, b"") for upper in uppers)))
-        )
+        return encode_message(Message(gaps=gaps_of(*((upper, Say.SKIP, b"") for upper in uppers))))
 
     most = most_weight // (MAX_BOUND + 64)
     assert len(swelling(most)) < most_weight // 64

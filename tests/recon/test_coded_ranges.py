@@ -23,10 +23,10 @@ from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import (
     END,
     Body,
+    Conclusion,
     Gaps,
     Message,
     Say,
-    Verdict,
     decode_message,
     encode_message,
     fingerprint,
@@ -73,9 +73,9 @@ def test_a_bound_may_be_a_key_of_the_gap_above_it() -> None:
         RANGE, gaps_of((KEYS[7], Say.FINGERPRINT, below), (END, Say.FINGERPRINT, above))
     )
     answer = turn_of(session.receive(decode_message(encode_message(asked))))
-    assert answer == [Message(closing=LtHash.of(*KEYS).digest())]
+    assert answer == [Message(digest=LtHash.of(*KEYS).digest())]
 
-    listed = Message(RANGE, gaps_of((KEYS[7], Say.AGREED, b""), (END, Say.KEYS, tuple(KEYS[7:]))))
+    listed = Message(RANGE, gaps_of((KEYS[7], Say.SKIP, b""), (END, Say.KEYS, tuple(KEYS[7:]))))
     assert decode_message(encode_message(listed)) == listed
     session = CodedSession(Side.responder(KeyStore(KEYS[:7]), [RANGE]))
     assert next(session.receive(listed)) == Fetch(KEYS[7:])
@@ -84,7 +84,7 @@ def test_a_bound_may_be_a_key_of_the_gap_above_it() -> None:
 def heavy(number: int, *more: tuple[bytes, Say, Body]) -> Gaps:
     """30,000 gaps with bounds of 256 bytes: 9.6 MB written out, in three bytes each."""
     bound = RANGE.lower[:5] + bytes([number]) * 251
-    return gaps_of(*[(bound, Say.AGREED, b"")] * 30_000, *more)
+    return gaps_of(*[(bound, Say.SKIP, b"")] * 30_000, *more)
 
 
 def said(upper: bytes, say: Say, body: Body) -> Message:
@@ -93,10 +93,10 @@ def said(upper: bytes, say: Say, body: Body) -> Message:
 
 
 def agreed(upper: bytes, *, goes_on: bool = False) -> Message:
-    return Message(gaps=gaps_of((upper, Say.AGREED, b"")), goes_on=goes_on)
+    return Message(gaps=gaps_of((upper, Say.SKIP, b"")), goes_on=goes_on)
 
 
-OPENING = Message(RANGE, closing=DIGEST)
+OPENING = Message(RANGE, digest=DIGEST)
 FEW = KeyRange(RANGE.lower, KEYS[10])
 MISMATCHES = [said(END, Say.FINGERPRINT, number.to_bytes(16, "big")) for number in range(66)]
 
@@ -104,10 +104,10 @@ MISMATCHES = [said(END, Say.FINGERPRINT, number.to_bytes(16, "big")) for number 
 @pytest.mark.parametrize(
     ("messages", "complaint"),
     [
-        ([Message(closing=DIGEST)], "what range"),
+        ([Message(digest=DIGEST)], "what range"),
         ([OPENING, OPENING], "changed the range"),
-        ([Message(verdict=Verdict.AGREED)], "AGREED to nothing"),
-        ([OPENING, Message(verdict=Verdict.REFUSED)], "REFUSED to nothing"),
+        ([Message(conclusion=Conclusion.AGREED)], "AGREED to nothing"),
+        ([OPENING, Message(conclusion=Conclusion.REFUSED)], "REFUSED to nothing"),
         ([OPENING, agreed(b"\xff")], "gap ends outside"),
         ([OPENING, agreed(CUTS[9], goes_on=True), agreed(CUTS[5])], "gap ends outside"),
         ([Message(FEW, gaps_of((END, Say.KEYS, (KEYS[20],))))], "key outside the range"),
@@ -137,13 +137,13 @@ def test_listing_keys_that_cannot_be_had() -> None:
         turn_of(actions, lambda action: Failed(keys))
 
 
-def test_a_closing_that_is_never_right_ends_the_session() -> None:
+def test_a_digest_that_is_never_right_ends_the_session() -> None:
     session = CodedSession(Side.responder(KeyStore(KEYS[:30]), [RANGE]))
     answers = turn_of(session.receive(OPENING))
     while not session.side.done:
-        answers += turn_of(session.receive(Message(closing=DIGEST)))
+        answers += turn_of(session.receive(Message(digest=DIGEST)))
         assert len(answers) < 20
-    assert answers[-1].verdict is Verdict.AGREED
+    assert answers[-1].conclusion is Conclusion.AGREED
 
 
 def test_a_turn_that_swells_in_memory_is_refused_and_earlier_turns_do_not_count() -> None:

@@ -247,8 +247,8 @@ def symbols(number: int) -> Symbols:
 
 
 BAD_ANSWERS: dict[str, Callable[[Message], Message]] = {
-    "symbols beside gaps": lambda good: replace(good, gaps=gaps_of((END, Say.AGREED, b""))),
-    "symbols beside a closing": lambda good: replace(good, closing=bytes(32)),
+    "symbols beside gaps": lambda good: replace(good, gaps=gaps_of((END, Say.SKIP, b""))),
+    "symbols beside a digest": lambda good: replace(good, digest=bytes(32)),
     "an estimate without symbols": lambda good: replace(good, symbols=None),
     "symbols without an estimate": lambda good: replace(good, estimate=None),
     "parts outside the range": lambda good: replace(

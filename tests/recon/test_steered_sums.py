@@ -111,10 +111,10 @@ def test_refused_keys_are_left_out_of_salted_fingerprints(
 def escalated() -> CodedSession:
     """A session in which the peer has closed wrongly until the answer was salted."""
     session = CodedSession(Peer(numbered(0, 3_000)).answers().side)
-    closing = bytes(32)
-    turn_of(session.receive(Message(EVERYTHING, closing=closing)))
+    digest = bytes(32)
+    turn_of(session.receive(Message(EVERYTHING, digest=digest)))
     for _ in range(3):
-        answer = turn_of(session.receive(Message(closing=closing)))
+        answer = turn_of(session.receive(Message(digest=digest)))
     assert answer[-1].salt is not None
     return session
 

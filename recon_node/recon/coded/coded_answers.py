@@ -8,15 +8,15 @@ best to list them:
 ===========================  ================================================================
 what the peer says of a gap  the answer for that gap
 ===========================  ================================================================
-AGREED                       agreed
-FINGERPRINT, equal to ours   agreed; also if it is that of our keys and those that we left out
+SKIP                         SKIP
+FINGERPRINT, equal to ours   SKIP; also if it is that of our keys and those that we left out
 FINGERPRINT, another         KEYS if there are few, else FINGERPRINTs of equal parts, divided
                              by the shortest strings that separate them
-KEYS                         LACKING: keys of ours that the peer lacks; agreed if it lacks none
-LACKING                      agreed
+KEYS                         LACKING: keys of ours that the peer lacks; SKIP if it lacks none
+LACKING                      SKIP
 ===========================  ================================================================
 
-Neighbouring gaps that are agreed on are merged, and cost nothing at the end of a message.
+Neighbouring gaps that are skipped are merged, and cost nothing at the end of a message.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Answers:
         elif last.symbols is not None:
             reply.narrow_down(END)
         elif last.asks_by_digest_only:
-            yield from self._answer_closing(reply, last.count)
+            yield from self._answer_digest(reply, last.count)
         else:
             yield from self._answer_gaps(reply, turn, findings)
 
@@ -156,16 +156,16 @@ class Answers:
         self, key_range: KeyRange, turn: Sequence[Message], *, may_salt: bool
     ) -> Steps[None]:
         """Take the peer's salt, or choose one."""
-        closing = turn[-1].closing
+        theirs = turn[-1].digest
         salt = next((message.salt for message in turn if message.salt is not None), None)
-        if closing is not None and may_salt:
-            salt = salt_of((yield from self.side.keys.sums.lthash(key_range)).digest(), closing)
+        if theirs is not None and may_salt:
+            salt = salt_of((yield from self.side.keys.sums.lthash(key_range)).digest(), theirs)
         if salt is not None:
             self.salted = self.salted or Salted(self.side, self.side.keys.count(key_range))
             self.salted.salt = salt
 
-    def _answer_closing(self, reply: CodedReply, count: int | None) -> Steps[None]:
-        """Answer a wrong opening or closing by ranges."""
+    def _answer_digest(self, reply: CodedReply, count: int | None) -> Steps[None]:
+        """Answer a wrong digest by ranges; `count` is the number of the peer's keys, if it said."""
         if count == 0:
             reply.answer_list(END, NO_KEYS, NOTHING_LISTED, NO_IDS)
         elif count is not None and count <= self._few:
@@ -228,7 +228,7 @@ class Answers:
         return Message(symbols=sketch.symbols.first(number).copy()), 0
 
     def _may_estimate(self, key_range: KeyRange, theirs: int | None) -> bool:
-        """Return whether to answer a wrong opening or closing with an estimate."""
+        """Return whether to answer a wrong digest with an estimate."""
         ours = self.side.keys.count(key_range)
         few = min(ours, ours if theirs is None else theirs)
         many = 0 if theirs is None else abs(ours - theirs)

@@ -9,7 +9,6 @@ import numpy as np
 
 from recon_node.recon.coded.estimates import Part
 from recon_node.recon.coded.messages import (
-    AGREED,
     END,
     FINGERPRINT,
     FINGERPRINT_SIZE,
@@ -17,6 +16,7 @@ from recon_node.recon.coded.messages import (
     LACKING,
     NO_KEYS,
     NOTHING_LISTED,
+    SKIP,
     Body,
     Gaps,
     Listed,
@@ -314,7 +314,7 @@ class CodedReply:
             self._budget = self._message_budget
         if self._has_agreed:
             self._has_agreed = False
-            self._gaps.append(self._at, AGREED)
+            self._gaps.append(self._at, SKIP)
             self._budget -= _GAP_OVERHEAD + len(self._at)
 
     def _end_message(self, *, goes_on: bool) -> None:

@@ -7,11 +7,11 @@ answered with AGREED, so that two sides in sync say some 100 bytes and 2. One th
 answered with an *estimate*: a table that shows how many keys differ, hints that show where, and the
 first few symbols of a sketch (sums.py)::
 
-    initiator   range, closing, count
+    initiator   range, digest, count
     responder   estimate: table, hints, 8 symbols
     initiator   as many symbols as that many differences need
-    responder   the ids of what the initiator lacks; closing
-    initiator   agreed
+    responder   the ids of what the initiator lacks; digest
+    initiator   AGREED
 
 Whoever can decode the difference learns the ids of all keys that the other side lacks, and of all
 that it lacks itself. If the 8 symbols are enough, that is the initiator, one turn earlier. A side
@@ -22,16 +22,16 @@ other side sends half as many again, of its own.
 Ranges are cheaper where differences lie close together, where there are few keys, and where so many
 differ that it is best to list them. `coded_answers` decides how each gap is answered. A side that
 has nothing left to ask *closes* with the digest of the whole range, including all that it has just
-sent. A closing can be wrong because a key arrived meanwhile, on either side. The sides then
-reconcile the whole range again. A side does so for `_MAX_WRONG` openings and closings of its peer.
-What is new after that is left for the next session, because a busy node would never end this one.
+sent. That digest can be wrong because a key arrived meanwhile, on either side. The sides then
+reconcile the whole range again. A side does so for `_MAX_WRONG` wrong digests of its peer. What is
+new after that is left for the next session, because a busy node would never end this one.
 
 An opening of a range with a handful of keys lists their ids. So where these are all that is new, as
 when a key has just been added and is pushed, the answer is AGREED: one round trip.
 
 Every hash is of the sender's own keys. Keys of the peer whose events we did not get are
 *left out*: gaps are agreed on without them, and their number, and the digest of our keys and them
-together, accompany the closing. A closing is right if that union and ours are equal: then each side
+together, accompany the digest. A digest is right if that union and ours are equal: then each side
 knows what the other holds, and they differ only in keys that one of them left out. AGREED repeats
 how many its sender left out. So refused keys take no extra turn.
 
@@ -41,10 +41,10 @@ the number of digests, which decides when fingerprints are salted.
 
 What a hostile author can make: two keys with the same id, which do not decode, and which between
 ranges look like one; and sets with equal sums of hashes, whose fingerprints are equal, so that
-ranges do not find their difference. Nobody can make an LtHash equal, so the closing is wrong. After
-`_MAX_UNSALTED` openings and closings of both sides together, a wrong one is answered with
-fingerprints that are *salted*: of hashes that nobody could know when the keys were made. They take
-a walk over the keys, and what differs is listed in full.
+ranges do not find their difference. Nobody can make two sets with one LtHash, so the digest is
+wrong all the same. After `_MAX_UNSALTED` digests of both sides together, a wrong one is answered
+with fingerprints that are *salted*: of hashes that nobody could know when the keys were made. They
+take a walk over the keys, and what differs is listed in full.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ from recon_node.recon.coded.messages import (
     LACKING,
     MIB,
     NO_KEYS,
+    Conclusion,
     Gaps,
     LeftOut,
     Listed,
     Message,
     TurnKind,
-    Verdict,
     weight_of,
 )
 from recon_node.recon.keys.lookups import find, groups, in_key_order, not_held
@@ -96,10 +96,10 @@ from recon_node.recon.session import (
 )
 
 _MAX_WRONG: Final = 5
-"""Wrong openings and closings of the peer that are reconciled; the next one is agreed to."""
+"""Wrong digests of the peer that are reconciled; the next one is agreed to."""
 _MAX_UNSALTED: Final = 3
-"""Openings and closings of both sides, the wrong one included, up to which a wrong one may get an
-estimate; a later one gets salted fingerprints."""
+"""Digests of both sides, the wrong one included, up to which a wrong one may get an estimate; a
+later one gets salted fingerprints."""
 _HASHED_PER_STEP: Final = 1000
 """Keys that are hashed between two yields."""
 _IDS_PER_STEP: Final = 2000
@@ -134,9 +134,9 @@ class CodedSession(TurnSession[Message]):
         """The lanes of all our keys when we sent it: while these are equal, our keys are, too."""
         self._turn = PeerTurn(side)
         self._wrong = 0
-        """The peer's openings and closings that were wrong."""
+        """Digests of the peer that were wrong."""
         self._digests = 0
-        """Openings and closings of both sides."""
+        """Digests that both sides have sent."""
         self._answers = Answers(side)
         self._not_supplied = 0
         """Ids that the peer named, and whose events could not be fetched."""
@@ -158,7 +158,7 @@ class CodedSession(TurnSession[Message]):
             yield None
             new_keys += self.side.learn(keys[start : start + LEARNED_PER_STEP])
         del keys
-        self._digests += message.closing is not None
+        self._digests += message.digest is not None
         del message  # what was answered takes no memory
         yield from fetch(self.side, new_keys)
         del new_keys
@@ -256,7 +256,7 @@ class CodedSession(TurnSession[Message]):
         key_range = self.side.key_range
         if key_range is None:
             self.side.finish()
-            return [Message(verdict=Verdict.REFUSED)]
+            return [Message(conclusion=Conclusion.REFUSED)]
         if turn[0].key_range not in (None, key_range):
             return [(yield from self._open(key_range))]  # trimmed
         if (agreed := (yield from self._end(key_range, turn[-1]))) is not None:
@@ -265,13 +265,13 @@ class CodedSession(TurnSession[Message]):
             turn, findings, self._said, may_salt=self._may_salt
         )
         if not asks:
-            answer[-1].closing, answer[-1].left_out = yield from self._digest(key_range)
+            answer[-1].digest, answer[-1].left_out = yield from self._digest(key_range)
         return answer
 
     def _open(self, key_range: KeyRange) -> Steps[Message]:
         """Return an opening: with the number of our keys, and their ids if they are few."""
         hashed = yield from self.side.keys.sums.lthash(key_range)
-        opening = Message(key_range, closing=hashed.digest(), count=hashed.count)
+        opening = Message(key_range, digest=hashed.digest(), count=hashed.count)
         if not 0 < hashed.count <= _LISTED_AT_ONCE:
             return opening
         ids = [group.ids for group in groups(self.side.keys, key_range)]
@@ -280,17 +280,17 @@ class CodedSession(TurnSession[Message]):
         return opening
 
     def _end(self, key_range: KeyRange, last: Message) -> Steps[Message | None]:
-        """Answer an opening or closing that is right; return None for others."""
-        if last.closing is None:
+        """Answer a digest that is right with AGREED; return None for any other message."""
+        if last.digest is None:
             return None
         ours, left_out = yield from self._digest(key_range)
         union = ours if left_out is None else left_out.digest
-        if union != (last.closing if last.left_out is None else last.left_out.digest):
+        if union != (last.digest if last.left_out is None else last.left_out.digest):
             self._wrong += 1
             if self._wrong <= _MAX_WRONG:
                 return None
         self.side.finish()
-        return Message(verdict=Verdict.AGREED, left_out=left_out)
+        return Message(conclusion=Conclusion.AGREED, left_out=left_out)
 
     def _digest(self, key_range: KeyRange) -> Steps[tuple[bytes, LeftOut | None]]:
         """Return the digest of our keys in the range, and what is left out of it, if anything."""
@@ -307,7 +307,7 @@ class CodedSession(TurnSession[Message]):
     def _send(self, turn: list[Message]) -> Send[Message]:
         """Take note of what our turn is about, and send it."""
         self._said, self._keys_then = turn[-1].kind, self.side.keys.lanes_of_all
-        self._digests += turn[-1].closing is not None
+        self._digests += turn[-1].digest is not None
         return Send(turn)
 
 
@@ -341,14 +341,14 @@ class PeerTurn:
         side = self._side
         if message.left_out is not None:
             side.left_out_by_peer = message.left_out.number
-        if message.verdict is Verdict.AGREED and (side.initiates or side.rounds > 1):
+        if message.conclusion is Conclusion.AGREED and (side.initiates or side.rounds > 1):
             side.finish()
             return []
-        if message.verdict is Verdict.REFUSED and side.initiates and side.rounds == 1:
+        if message.conclusion is Conclusion.REFUSED and side.initiates and side.rounds == 1:
             side.finish_refused()
             return []
-        if message.verdict is not None:
-            raise RemoteProtocolError(f"peer said {message.verdict.name} to nothing")
+        if message.conclusion is not None:
+            raise RemoteProtocolError(f"peer said {message.conclusion.name} to nothing")
         if message.key_range is not None:
             if side.rounds > 1 or self.messages:
                 raise RemoteProtocolError("peer changed the range in the middle of the session")

@@ -35,7 +35,7 @@ from recon_node.recon.session import RemoteProtocolError
 
 FINGERPRINT_SIZE: Final = 16
 """Bytes of a fingerprint."""
-CLOSING_SIZE: Final = 32
+RANGE_DIGEST_SIZE: Final = 32
 """Bytes of the digest of an LtHash."""
 SALT_SIZE: Final = 16
 HINT_SIZE: Final = 4
@@ -61,8 +61,8 @@ END: Final = b""
 class Say(IntEnum):
     """What a message says about a gap."""
 
-    AGREED = 0
-    """Nothing: the sides agree on it."""
+    SKIP = 0
+    """Nothing: the sides agree on the gap."""
     FINGERPRINT = 1
     """The fingerprint of the sender's keys in it."""
     KEYS = 2
@@ -72,7 +72,7 @@ class Say(IntEnum):
 
 
 # Looking a member up in its class takes as long as a call.
-AGREED: Final = Say.AGREED
+SKIP: Final = Say.SKIP
 FINGERPRINT: Final = Say.FINGERPRINT
 KEYS: Final = Say.KEYS
 LACKING: Final = Say.LACKING
@@ -114,8 +114,8 @@ class Gaps:
         return self.says.count(KEYS) + self.says.count(LACKING)
 
 
-class Verdict(IntEnum):
-    """What ends a session, as a flag of the second byte of a message."""
+class Conclusion(IntEnum):
+    """How a message ends the session, as a flag of its second byte."""
 
     AGREED = 4
     """The session is done; nothing follows."""
@@ -128,7 +128,7 @@ class LeftOut(NamedTuple):
 
     number: int
     digest: bytes
-    """Of the sender's keys in the whole range together with these."""
+    """Of an LtHash: of the sender's keys in the whole range together with these."""
 
 
 class Estimate(NamedTuple):
@@ -161,7 +161,7 @@ class TurnKind(Enum):
 
     NONE = "nothing"
     DIGEST = "a digest of the whole range"
-    """An opening or a closing, perhaps with gaps."""
+    """It opens or closes, perhaps with gaps."""
     ESTIMATE = "an estimate"
     """With the first symbols."""
     SYMBOLS = "symbols"
@@ -178,14 +178,15 @@ class Message:
 
     key_range: KeyRange | None = None
     gaps: Gaps = field(default_factory=Gaps)
-    closing: bytes | None = None
-    """The digest of the LtHash of the sender's keys in the whole range."""
-    verdict: Verdict | None = None
+    digest: bytes | None = None
+    """The digest of the LtHash of the sender's keys in the whole range: in a message that *opens*
+    a session, or *closes*, because its sender has nothing left to ask."""
+    conclusion: Conclusion | None = None
     """If there is one, there are no gaps."""
     goes_on: bool = False
     """Whether the turn continues in another message, whose first gap starts where this one ends."""
     left_out: LeftOut | None = None
-    """Keys that the closing, or AGREED, does not count."""
+    """Keys that the digest, or AGREED, does not count."""
     count: int | None = None
     """How many keys the sender holds in the range: beside an opening, and beside an estimate."""
     estimate: Estimate | None = None
@@ -203,7 +204,7 @@ class Message:
             return TurnKind.ESTIMATE
         if self.symbols is not None:
             return TurnKind.SYMBOLS
-        return _GAPS if self.closing is None else _DIGEST
+        return _GAPS if self.digest is None else _DIGEST
 
     @property
     def has_gaps_or_ends(self) -> bool:
@@ -211,8 +212,8 @@ class Message:
         return bool(
             self.key_range
             or self.gaps.uppers
-            or self.closing
-            or self.verdict
+            or self.digest
+            or self.conclusion
             or self.goes_on
             or self.left_out
             or self.salt
@@ -222,11 +223,11 @@ class Message:
     def asks_by_digest_only(self) -> bool:
         """Whether only its digest is left to answer: it has one, and does not open with a list.
 
-        What a closing has beside it are keys that the receiver lacks. It has fetched them before it
-        compares the digest; if that is wrong then, the answer is about the whole range.
+        A message that closes may also list keys that the receiver lacks. The receiver fetches them
+        before it compares the digest; if that is wrong then, the answer is about the whole range.
         """
         opens_with_list = self.key_range is not None and bool(self.gaps.uppers)
-        return self.closing is not None and not opens_with_list
+        return self.digest is not None and not opens_with_list
 
     def lists(self) -> Sequence[Listed]:
         """Return what each list has beside keys in full."""
@@ -292,13 +293,13 @@ class _Flag:
 
     RANGE: Final = 1
     """The range that the session is about: in the first message, and where it is trimmed."""
-    CLOSING: Final = 2
+    DIGEST: Final = 2
     """A digest of the whole range."""
-    VERDICTS: Final = Verdict.AGREED | Verdict.REFUSED
+    CONCLUSIONS: Final = Conclusion.AGREED | Conclusion.REFUSED
     GOES_ON: Final = 16
     """The turn continues in another message, with gaps above those of this one."""
     LEFT_OUT: Final = 32
-    """With CLOSING or AGREED: keys that the receiver listed and the sender left out."""
+    """With DIGEST or AGREED: keys that the receiver listed and the sender left out."""
     ALL: Final = 63
 
 
@@ -361,7 +362,7 @@ class _MessageReader:
         flags = raw[0]
         if flags > _Flag.ALL:
             raise _error(at, f"unknown flags {flags}")
-        key_range = closing = left_out = None
+        key_range = digest = left_out = None
         before = b""
         if flags & _Flag.RANGE:
             before, at = self._event_id(at, b"")
@@ -369,30 +370,30 @@ class _MessageReader:
             key_range = KeyRange(before, upper)
             if key_range.is_empty:
                 raise _error(at, "the range is empty")
-        if flags & _Flag.CLOSING:
-            closing, at = self._take(at, CLOSING_SIZE)
+        if flags & _Flag.DIGEST:
+            digest, at = self._take(at, RANGE_DIGEST_SIZE)
         if flags & _Flag.LEFT_OUT:
             left_out, at = self._left_out(at, flags)
-        verdict = flags & _Flag.VERDICTS
-        if verdict and flags not in (
-            Verdict.AGREED,
-            Verdict.AGREED | _Flag.LEFT_OUT,
-            Verdict.REFUSED,
+        conclusion = flags & _Flag.CONCLUSIONS
+        if conclusion and flags not in (
+            Conclusion.AGREED,
+            Conclusion.AGREED | _Flag.LEFT_OUT,
+            Conclusion.REFUSED,
         ):
             raise _error(at, "AGREED or REFUSED with other flags")
         gaps = self._gaps(at, before)
-        if verdict and gaps.uppers:
+        if conclusion and gaps.uppers:
             raise _error(at, "gaps after AGREED or REFUSED")
         goes_on = bool(flags & _Flag.GOES_ON)
-        if goes_on and (closing is not None or not gaps.uppers or gaps.uppers[-1] == END):
+        if goes_on and (digest is not None or not gaps.uppers or gaps.uppers[-1] == END):
             raise _error(len(self._data), "GOES_ON at the end of the turn")
         if coded & _Has.IDS:
             self._check_listed(gaps, listed)
         return Message(
             key_range,
             gaps,
-            closing,
-            Verdict(verdict) if verdict else None,
+            digest,
+            Conclusion(conclusion) if conclusion else None,
             goes_on,
             left_out,
             count,
@@ -463,12 +464,12 @@ class _MessageReader:
                 raise _error(end, "asks for keys beside a list of all keys")
 
     def _left_out(self, at: int, flags: int) -> tuple[LeftOut, int]:
-        if not flags & (_Flag.CLOSING | Verdict.AGREED):
-            raise _error(at, "LEFT_OUT without CLOSING or AGREED")
+        if not flags & (_Flag.DIGEST | Conclusion.AGREED):
+            raise _error(at, "LEFT_OUT without DIGEST or AGREED")
         count, at = self._varint(at)
         if not count:
             raise _error(at, "LEFT_OUT of 0 keys")
-        union, at = self._take(at, CLOSING_SIZE)
+        union, at = self._take(at, RANGE_DIGEST_SIZE)
         return LeftOut(count, union), at
 
     def _gaps(self, at: int, before: bytes) -> Gaps:
@@ -499,7 +500,7 @@ class _MessageReader:
             if say is FINGERPRINT:
                 body = data[at : at + FINGERPRINT_SIZE]
                 at += FINGERPRINT_SIZE
-            elif say is AGREED:
+            elif say is SKIP:
                 body = b""
             else:
                 body, at = self._keys(at, before, upper)
@@ -620,14 +621,14 @@ def encode_message(message: Message) -> bytes:
         flags |= _Flag.RANGE
         before, upper = message.key_range
         parts += [_front_code(b"", before), _front_code(before, upper)]
-    if message.closing is not None:
-        flags |= _Flag.CLOSING
-        parts.append(message.closing)
+    if message.digest is not None:
+        flags |= _Flag.DIGEST
+        parts.append(message.digest)
     if message.left_out is not None:
         flags |= _Flag.LEFT_OUT
         parts += [encode_varint(message.left_out.number), message.left_out.digest]
-    if message.verdict is not None:
-        flags |= message.verdict.value
+    if message.conclusion is not None:
+        flags |= message.conclusion.value
     if message.goes_on:
         flags |= _Flag.GOES_ON
     parts.insert(at, bytes((flags,)))
@@ -694,7 +695,7 @@ def _write_gaps(parts: list[bytes], before: bytes, gaps: Gaps) -> None:
             parts += (_ONE_BYTE[head], _ONE_BYTE[size], upper[shared:])
         else:
             parts.append(_front_code(before, upper, say, _SAYS))
-        if say is FINGERPRINT or say is AGREED:
+        if say is FINGERPRINT or say is SKIP:
             parts.append(body)  # type: ignore[arg-type]
         else:
             _write_keys(parts, before, body)  # type: ignore[arg-type]
