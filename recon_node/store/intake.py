@@ -41,9 +41,8 @@ from recon_node.base.timing import Durations, span
 from recon_node.fairness.turns import InTurn, Turns, acquire
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
-from recon_node.store.admission.records import Judgement
 from recon_node.store.damage import DamageWatch
-from recon_node.store.db.log import Committed, EventLog, commit_batch, commit_release
+from recon_node.store.db.log import Committed, EventLog, commit_batch, commit_releases
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
@@ -57,7 +56,7 @@ _SHARED: Final = 8
 """While several address blocks wait, a batch ends at one part in this many of its limits, but not
 before it has a request of each block."""
 _PAUSE: Final = 1.0
-"""Seconds until a part of a crowd that the disk did not take is tried again."""
+"""Seconds until releases are tried again that the disk did not take."""
 
 
 @dataclass(eq=False, slots=True)
@@ -153,7 +152,7 @@ class Intake:
             self._finished.set()
 
     def wake(self) -> None:
-        """Have the rest of a crowd moved, which a commit has left."""
+        """Have the releases continued that a commit has left."""
         self._idle.unpark()
 
     async def close(self) -> None:
@@ -173,7 +172,7 @@ class Intake:
             and self._writer.is_idle
             and len(event.car) <= MAX_BYTES_NOW
             and self._policy.is_open
-            and not (self._queue or self._is_closed or self._writer.log.marks.is_releasing)
+            and not (self._queue or self._is_closed or self._writer.log.marks.has_releases)
         )
 
     async def _pass_through(self, events: Sequence[Submission]) -> list[Verdict]:
@@ -185,7 +184,7 @@ class Intake:
         except Exception:
             logger.exception("Events could not be verified ahead", events=1)
         try:
-            return list(await self._judge_and_write(events, 1))
+            return list(await self._write(events, 1))
         finally:
             self._committing.release()
 
@@ -240,22 +239,22 @@ class Intake:
             self._verifying.release()
             if batch:
                 await self._answer(batch)
-            await self._move_crowd()
+            await self._continue_releases()
             self._committing.release()
             if not self._queue and not self._is_closed:
                 await self._idle.park()
 
-    async def _move_crowd(self) -> None:
-        """Move a part of the crowd that waits, if any, and further ones while no batch does."""
-        while self._writer.log.marks.is_releasing and not self._is_closed:
-            await self._release()
+    async def _continue_releases(self) -> None:
+        """Take one step of the releases, if there are any, and more while no batch waits."""
+        while self._writer.log.marks.has_releases and not self._is_closed:
+            await self._commit_releases()
             if self._committing.statistics().tasks_waiting:
                 return
 
-    async def _release(self) -> None:
-        """Move the next part of a crowd. If the disk does not take it, later ones try again."""
+    async def _commit_releases(self) -> None:
+        """Take a step of the releases. If the disk does not take it, a later one tries again."""
         try:
-            await self._writer.commit(partial(commit_release, self._writer.log))
+            await self._writer.commit(partial(commit_releases, self._writer.log))
         except StoreError as error:
             if not isinstance(error, DiskFullError):
                 logger.error("Cannot deliver waiting events; trying again later", reason=str(error))
@@ -279,7 +278,7 @@ class Intake:
         error: StoreError | None = None
         try:
             events = [event for request in batch for event in request.events]
-            verdicts = iter(await self._judge_and_write(events, len(batch)))
+            verdicts = iter(await self._write(events, len(batch)))
         except StoreError as failure:
             error = failure
         for request in batch:
@@ -287,9 +286,7 @@ class Intake:
             request.verdicts = list(islice(verdicts, len(request.events)))
             request.done.set()
 
-    async def _judge_and_write(
-        self, events: Sequence[Submission], requests: int
-    ) -> Sequence[Verdict]:
+    async def _write(self, events: Sequence[Submission], requests: int) -> Sequence[Verdict]:
         """Judge and write events of some requests, in one transaction.
 
         Raises:
@@ -299,7 +296,7 @@ class Intake:
         try:
             if self._give_up:
                 raise StoreError("the store was closed before it could take the events")
-            verdicts = await self._commit(events)
+            verdicts = await self._commit_or_divide(events)
         except StoreError as failure:
             error = str(failure)
             if not isinstance(failure, DiskFullError):  # which is logged once
@@ -320,27 +317,25 @@ class Intake:
             )
         return verdicts
 
-    async def _commit(self, events: Sequence[Submission]) -> Sequence[Verdict]:
+    async def _commit_or_divide(self, events: Sequence[Submission]) -> Sequence[Verdict]:
+        """Commit events together; each alone if this node fails over them."""
         try:
             judgement = None
             if not self._policy.is_open:
                 judgement = await self._policy.judge(events)  # by the log as it is now
-            return await self._writer.commit(self._commit_of(events, judgement))
+            damaged = self._damage.cids() if self._damage.found_total else frozenset[CID]()
+            log, ranges = self._writer.log, self._ranges()
+            return await self._writer.commit(
+                partial(commit_batch, log, events, ranges, damaged, judgement)
+            )
         except StoreError:
             raise
         except Exception as error:
-            if len(events) > 1:
-                logger.exception("A batch failed; its events are tried one by one")
-                return [verdict for event in events for verdict in await self._commit([event])]
-            return [_broken(events[0], error)]
-
-    def _commit_of(
-        self, events: Sequence[Submission], judgement: Judgement | None = None
-    ) -> Callable[[], Committed]:
-        """Return the call that judges and writes a batch, for the writer's thread."""
-        damaged = self._damage.cids() if self._damage.found_total else frozenset[CID]()
-        log, ranges = self._writer.log, self._ranges()
-        return partial(commit_batch, log, events, ranges, damaged, judgement)
+            if len(events) == 1:
+                return [_broken(events[0], error)]
+            logger.exception("A batch failed; its events are tried one by one")
+            alone = [await self._commit_or_divide([event]) for event in events]
+            return [verdict for verdicts in alone for verdict in verdicts]
 
 
 def _size_of(events: Sequence[Submission]) -> int:

@@ -37,7 +37,8 @@ from recon_node.ceramic.auth.did import canonical_did, did_spellings, is_did
 from recon_node.ceramic.event_id import DEFAULT_SORT_KEY, short_hash
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, model_hash
 from recon_node.ipld import CID
-from recon_node.store.admission.records import Judgement, PolicyRefusal, StreamRecord
+from recon_node.store.admission.records import StreamRecord
+from recon_node.store.admission.rules import Judgement, PolicyRefusal
 from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.values import Submission
 from recon_node.verification import Facts
@@ -272,7 +273,7 @@ class PolicyGate:
                 keys[key] = refusal
                 continue
             event = submission.finding
-            if not isinstance(event, Facts) or (event.refusal and not event.is_invalid):
+            if not isinstance(event, Facts) or (event.refusal and not event.is_badly_signed):
                 continue
             if event.init not in facts_of or event.header is not None:
                 facts_of[event.init] = event

@@ -33,8 +33,8 @@ from recon_node.store.db.log import (
     Committed,
     EventLog,
     commit_proofs,
+    lift_guard,
     postpone_proofs,
-    release_unsigned,
 )
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.directory_lock import directory_lock
@@ -80,6 +80,7 @@ class Store:
         filling: the ranges that a snapshot is filling.
         policy: decides which streams are accepted.
         disk: the part of the disk that is kept free.
+        native_core: the version of the native core that checks signatures; None: Python does.
         keys: the EventIds held, to read from.
         has_ring: whether the node takes part in ceramic-one's model ring.
         arrivals: which of them came in lately, whether they are delivered or not.
@@ -143,6 +144,7 @@ class Store:
         self._intake = Intake(
             log.settings, self._writer, lambda: self.wanted.ranges, self.policy, self.damage
         )
+        self.native_core = self._intake.native_core
 
     @property
     def stats(self) -> StoreStats:
@@ -162,11 +164,6 @@ class Store:
             batches_total=self.totals["batches"],
             batch_durations=self._intake.durations,
         )
-
-    @property
-    def native_core(self) -> str | None:
-        """The version of the native core that checks signatures; None: Python does."""
-        return self._intake.native_core
 
     @property
     def wants_keys_first(self) -> bool:
@@ -421,12 +418,8 @@ class Store:
         if committed.marks.head > self.head:
             self.reader.head = committed.marks.head
             self._feed_moved.unpark_all()
-        if committed.marks.is_releasing:
+        if committed.marks.has_releases:
             self._intake.wake()
-
-    async def run_intake(self) -> None:
-        """Write what is submitted, until `close`. Cannot be cancelled."""
-        await self._intake.run()
 
     async def close(self) -> None:
         """End the reads under way, write what was submitted and close the log."""
@@ -473,7 +466,7 @@ async def open_store(
         store = Store(*opened, reader, data_dir, policy)
         failure: BaseException | None = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.run_intake)
+            nursery.start_soon(store._intake.run)
             try:
                 yield store
             except BaseException as error:  # raised below: the nursery would wrap it in a group
@@ -499,7 +492,7 @@ def _open(
     event_log = EventLog(data_dir, network, settings, guarded=guarded)
     try:
         if not guarded:
-            release_unsigned(event_log)
+            lift_guard(event_log)
         with no_garbage_collection(for_good=True):
             keys = event_log.load_keys()
         refused, withheld = event_log.load_refused(), event_log.load_withheld()

@@ -89,7 +89,7 @@ class Facts(NamedTuple):
     car: bytes
 
     @property
-    def is_invalid(self) -> bool:
+    def is_badly_signed(self) -> bool:
         """Whether it is a data event with a wrong signature, which a valid one may still cover."""
         return self.refusal is not None and self.refusal.inherent and self.kind is EventKind.DATA
 

@@ -11,7 +11,7 @@ from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.store import StoreSettings, Verdict
 from recon_node.store.admission.records import ProofVerdict
-from recon_node.store.db.log import EventLog, commit_batch, commit_proofs, commit_release
+from recon_node.store.db.log import EventLog, commit_batch, commit_proofs, commit_releases
 from recon_node.store.kept_interests import key_ranges
 from recon_node.store.reading import Reader
 from recon_node.store.reading.single_events import read_pending_proofs
@@ -24,7 +24,7 @@ checked = cache(check_event)
 
 
 class BareLog(EventLog):
-    """A log that moves the crowds of each commit at once."""
+    """A log that finishes the releases of each commit at once."""
 
     def __init__(
         self, directory: Path, settings: StoreSettings = QUICK, *, guarded: bool = False
@@ -32,22 +32,22 @@ class BareLog(EventLog):
         super().__init__(directory, NETWORK, settings, lambda: 1_700_000_000, guarded=guarded)
 
     def offer(self, batch: Iterable[tuple[EventId, bytes]]) -> list[Verdict]:
-        """Commit a batch alone, without the crowd that it moves."""
+        """Commit a batch alone, without the releases that it leaves."""
         submissions = [Submission(car, key, finding=checked(car)) for key, car in batch]
         return [*commit_batch(self, submissions, EVERYTHING).verdicts]
 
     def admit(self, batch: Iterable[tuple[EventId, bytes]]) -> list[Verdict]:
         verdicts = self.offer(batch)
-        self.release()
+        self.finish_releases()
         return verdicts
 
     def settle(self, proof: CID, verdict: ProofVerdict) -> None:
         commit_proofs(self, [(proof, verdict)])
-        self.release()
+        self.finish_releases()
 
-    def release(self) -> None:
-        while self.marks.is_releasing:
-            commit_release(self)
+    def finish_releases(self) -> None:
+        while self.marks.has_releases:
+            commit_releases(self)
         check_log_tables(self)
 
     @property

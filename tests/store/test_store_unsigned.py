@@ -85,7 +85,7 @@ async def test_a_crowd_of_unsigned_events_leaves_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its share is full; signed events, and what signed events build on, come in all the same."""
-    monkeypatch.setattr(shares, "_UNVOUCHED", shares.Amount(10, 1 << 20))
+    monkeypatch.setattr(shares, "_MOST_UNCOVERED", shares.Amount(10, 1 << 20))
     monkeypatch.setattr(shares, "_WITHHELD", 10)
     crowd = [unsigned(n) for n in range(30)]
     made_up = [time_event(crowd[0], crowd[0].cid, tx_hash=bytes([n]) * 32) for n in range(30)]

@@ -2,8 +2,8 @@
 
 In reading order:
 
-    rules      whether an event of a batch is accepted
+    rules      whether an event of a batch is accepted, by what the write policy says, too
     ladder     how it moves from its arrival to the feed
-    records    the records of events and their states, the shares of events that cost nothing, what
-               is known around a batch and wanted next, and what the write policy says of it
+    records    records of events, the shares of those that cost nothing, and what is known around a
+               batch
 """

@@ -8,11 +8,12 @@
 One step at a time. An event that moved may let those move that build on it, and so on until nothing
 moves: an event is delivered as soon as its history is complete, in whatever order its parts came.
 
-A data event may be badly signed: an *invalid* one, in the words of CIP-145. Nothing is delivered on
-top of it until a valid data event covers it, however far above. Then all that this one covers moves
-on, because it is signed by somebody who may write to the stream, and stands for its history. Before
-that, the invalid event and the time events on it stay UNCOVERED: they wait like events that lack
-a prev.
+A data event may be *badly signed* (CIP-145: invalid); its `fault` says in what way. Nothing is
+delivered on top of it until a valid data event covers it, however far above. Then all that this one
+covers moves on, because it is signed by somebody who may write to the stream, and stands for its
+history. Before that, the badly signed event and the time events on it stay UNCOVERED: they wait
+like events that lack a prev. UNCOVERED and badly signed events are *withheld*: kept, but not
+offered to peers.
 
 Nobody signs a deterministic init event, nor a time event. Where a write policy decides in whose
 name streams are (the log is *guarded*), these prove nothing, either: such an init event stays
@@ -113,8 +114,10 @@ class Ladder:
         self._network = network
         self._limits = limits
         self._guarded = guarded
-        self._covered: set[CID] = set()  # what a valid event covers, or a client answers for
-        self._released: list[CID] = []  # those of them that moved: what waits for them may move
+        self._covered: set[CID] = set()
+        """Events that a valid data event covers, or for which a client of this node answers."""
+        self._moved_by_cover: list[CID] = []
+        """Events that moved when they were covered, until what waits for them is looked at."""
         self.refused: list[Record] = []
         """What was proven wrong, new or held before, in order."""
         self._completed: list[tuple[Record, StreamRecord, bool]] = []
@@ -125,7 +128,7 @@ class Ladder:
     def completed(self) -> list[Completed]:
         """The keys whose history is complete now, those with a place in the model ring.
 
-        Invalid events have none: a ceramic-one node ends a session over one.
+        Badly signed events have none: a ceramic-one node ends a session over one.
         """
         return [
             Completed(
@@ -170,7 +173,7 @@ class Ladder:
             return
         if is_own and record.kind is not DATA:
             self._covered.add(record.cid)
-        moved = yield from self._move(record)
+        moved = yield from self._climb(record)
         if must_be_valid and record.fault is not None and record.refusal is None:
             record.refusal = Refusal(record.fault, inherent=True)
             return
@@ -186,7 +189,7 @@ class Ladder:
             self._marks.count(record)
         if record.refusal is None:
             self._known.add(record)
-        if self._released or (moved and self._known.may_be_waited_for(record.cid)):
+        if self._moved_by_cover or (moved and self._known.may_be_waited_for(record.cid)):
             yield from self._settle([record.cid] if moved else [])
 
     def deliver(self, record: Record) -> bool:
@@ -200,7 +203,7 @@ class Ladder:
         stream = known.streams.get(record.init)
         if stream is None or record.signer != stream.controller or record.kind is not DATA:
             return False
-        if record.fault is not None or self._released or known.may_be_waited_for(record.cid):
+        if record.fault is not None or self._moved_by_cover or known.may_be_waited_for(record.cid):
             return False
         height = 0
         for cid in record.builds_on:
@@ -218,8 +221,9 @@ class Ladder:
         known.add(record)
         return True
 
-    def resume(self, records: Iterable[Record]) -> Inquiry[None]:
-        """Move held records for which something other than an event was missing."""
+    def move(self, records: Iterable[Record]) -> Inquiry[None]:
+        """Move held records, for which something other than an event was missing until now, then
+        everything that waits for them."""
         moved = []
         for record in records:
             if (yield from self._move_held(record)):
@@ -237,8 +241,8 @@ class Ladder:
 
     def _settle(self, moved: list[CID]) -> Inquiry[None]:
         """Move everything that waits for these events, until nothing moves."""
-        while below := [*moved, *self._released]:
-            self._released.clear()
+        while below := [*moved, *self._moved_by_cover]:
+            self._moved_by_cover.clear()
             moved = []
             for record in (yield from self._waiters(below)):
                 if (yield from self._move_held(record)):
@@ -256,12 +260,12 @@ class Ladder:
             return record.refusal.inherent
         share = share_of_record(record)
         self._marks.count(record, -1)
-        moved = yield from self._move(record)
+        moved = yield from self._climb(record)
         self._marks.count(record)
         now = share_of_record(record)
         if now is None or now is share or self._marks.taken(now).fits(self._limits[now]):
             return moved
-        if not (yield from self._is_vouched_for(record)):
+        if not (yield from self._has_valid_waiter(record)):
             self._drop(record, no_room(now, self._limits[now]))  # it had seemed to be another kind
         return moved
 
@@ -269,7 +273,7 @@ class Ladder:
         """Return whether there is room for a new record in its share, or it needs none."""
         limit = self._limits[share]
         while not (self._marks.taken(share) + Amount(1, record.size)).fits(limit):
-            if (yield from self._is_vouched_for(record)):
+            if (yield from self._has_valid_waiter(record)):
                 return True
             if share is not Share.UNPROVEN:
                 return False
@@ -282,7 +286,7 @@ class Ladder:
                 self._drop(loser, no_room(share, limit))
         return True
 
-    def _is_vouched_for(self, record: Record) -> Inquiry[bool]:
+    def _has_valid_waiter(self, record: Record) -> Inquiry[bool]:
         """Return whether a valid data event waits for a record, directly or through others."""
         stream = self._known.streams.get(record.init)
         seen: set[CID] = set()
@@ -305,8 +309,8 @@ class Ladder:
         record.refusal = refusal
         self._known.remove(record)
 
-    def _move(self, record: Record) -> Inquiry[bool]:
-        """Move a record as far as it goes; return whether what builds on it may now move."""
+    def _climb(self, record: Record) -> Inquiry[bool]:
+        """Take all steps that a record can; return whether what builds on it may now move."""
         start = record.state
         if record.refusal is not None:
             return record.refusal.inherent
@@ -433,7 +437,7 @@ class Ladder:
         self._covered.update(reached)
         for record in sorted(reached.values(), key=lambda record: record.height):
             if (yield from self._move_held(record)):
-                self._released.append(record.cid)
+                self._moved_by_cover.append(record.cid)
 
     # The checks of the steps.
 

@@ -1,10 +1,14 @@
-"""The state of admission: records of events, the shares of each kind, and what a batch must know.
+"""What admission works on: records of events, the shares of those that cost their maker nothing,
+and what is known around a batch.
 
-Theory of operation. Whoever signs an event may write to its stream; what they sign takes as much
-room as it needs. Other events need no key that matters, so anybody can make any number of them:
+A `Record` is one EventId and its event, a `StreamRecord` what the stream's init event requires of
+all its events. The log has a row for each.
+
+*Shares.* Whoever signs an event may write to its stream; what they sign takes as much room as it
+needs. Other events need no key that matters, so anybody can make any number of them:
 
 - `ORPHAN`: its stream's init event is not here, so nobody knows who may have signed it;
-- `UNVOUCHED`: a badly signed event, or an unsigned init event where a write policy decides in whose
+- `UNCOVERED`: a badly signed event, or an unsigned init event where a write policy decides in whose
   name streams are: it waits for a valid data event of the stream's controller;
 - `UNPROVEN`: a time event whose transaction was not looked up.
 
@@ -14,11 +18,13 @@ lost: an event whose history is here leaves its share at once, and one for which
 needs no room in it. Only time events have to wait for a lookup: there, those whose transaction the
 chain does not have make room for others.
 
-`Known` has what is known of the events around one batch: loaded in bulk, kept current as it is
-judged. There is one `Record` object for each EventId, so that what one event of the batch changes
-is what the next one sees. The rules and the ladder are pure: what they have to know they yield as a
-`Want`, and their runner adds it to `Known` before they go on
-(`recon_node.store.db.log` from the log).
+`Marks` count how much of each share is taken, with whatever else a batch moves on.
+
+*What is known.* `Known` has what is known of the events around one batch: loaded in bulk, kept
+current as the batch is judged. There is one `Record` object for each EventId, so that what one
+event of the batch changes is what the next one sees. The rules and the ladder are pure: what they
+have to know they yield as a `Want`, and their runner (`recon_node.store.db.rows.BatchLoader`) adds
+it to `Known` from the log before they go on.
 """
 
 from __future__ import annotations
@@ -180,7 +186,7 @@ class Share(Enum):
     """A kind of events that cost their maker nothing."""
 
     ORPHAN = "events whose init event is missing"
-    UNVOUCHED = "events that no valid event covers"
+    UNCOVERED = "events that no valid event covers"
     UNPROVEN = "time events that no lookup has proven"
 
 
@@ -200,7 +206,7 @@ class Amount:
         return self.events <= limit.events and self.bytes <= limit.bytes
 
 
-_UNVOUCHED: Final = Amount(4096, 64 * 1024 * 1024)
+_MOST_UNCOVERED: Final = Amount(4096, 64 * 1024 * 1024)
 _WITHHELD: Final = 16_384
 """The other shares, where these events are withheld from peers: their EventIds are in memory."""
 
@@ -208,12 +214,12 @@ _WITHHELD: Final = 16_384
 def share_of(kind: EventKind, state: State, *, badly_signed: bool) -> Share | None:
     """Return the share that an event is in; None if it needs none."""
     if badly_signed:
-        return Share.UNVOUCHED if state < PENDING else None
+        return Share.UNCOVERED if state < PENDING else None
     if state is ORPHAN:
         return Share.ORPHAN
     if kind is TIME:
         return Share.UNPROVEN if state < DELIVERED else None
-    return Share.UNVOUCHED if state is UNCOVERED else None
+    return Share.UNCOVERED if state is UNCOVERED else None
 
 
 def share_of_record(record: Record) -> Share | None:
@@ -244,12 +250,13 @@ class Marks:
     """Records below PENDING."""
     shares: dict[Share, Amount] = field(default_factory=dict)
     """How much of each share is taken."""
-    is_releasing: bool = False
-    """Whether events that may move have not been looked at yet, see `releases`."""
+    has_releases: bool = False
+    """Whether there are events that have moved, or proofs that were settled, whose waiters have
+    not all been looked at (`recon_node.store.db.rows`)."""
 
     def copy(self) -> Marks:
         """Return marks of their own, to be moved on."""
-        return Marks(self.head, self.row, self.waiting, dict(self.shares), self.is_releasing)
+        return Marks(self.head, self.row, self.waiting, dict(self.shares), self.has_releases)
 
     def count(self, record: Record, times: int = 1) -> None:
         """Count a record, which takes nothing if it was refused; with -1, count it no longer."""
@@ -274,8 +281,8 @@ def share_limits(settings: StoreSettings, *, guarded: bool) -> Mapping[Share, Am
     most = Amount(min(events, _WITHHELD) if guarded else events, settings.max_waiting_bytes)
     return {
         Share.ORPHAN: most,
-        Share.UNVOUCHED: Amount(
-            min(_UNVOUCHED.events, most.events), min(_UNVOUCHED.bytes, most.bytes)
+        Share.UNCOVERED: Amount(
+            min(_MOST_UNCOVERED.events, most.events), min(_MOST_UNCOVERED.bytes, most.bytes)
         ),
         Share.UNPROVEN: most,
     }
@@ -392,27 +399,3 @@ class Known:
         if not isinstance(car, bytes):
             raise DamagedEventError(car)
         return car
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyRefusal:
-    """Why the write policy refuses a stream."""
-
-    reason: str
-    is_final: bool = True
-    """Whether the policy said so. It did not if the event could not be checked before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What the write policy says of a batch."""
-
-    keys: Mapping[bytes, PolicyRefusal] = field(default_factory=dict)
-    """EventIds, of either kind, that are refused."""
-    streams: Mapping[CID, PolicyRefusal | None] = field(default_factory=dict)
-    """Judged streams, by their init events. Those whose init event is unknown are not judged."""
-
-
-UNJUDGED: Final = PolicyRefusal(
-    "this node could not check the stream against its write policy: try again later", is_final=False
-)

@@ -16,9 +16,10 @@ belongs to the set that nodes agree on must not depend on a clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from recon_node.ceramic import (
     EventId,
@@ -37,12 +38,9 @@ from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.records import (
     ORPHAN,
     UNCOVERED,
-    UNJUDGED,
     Inquiry,
-    Judgement,
     Known,
     Marks,
-    PolicyRefusal,
     Record,
     StreamRecord,
     Want,
@@ -57,6 +55,30 @@ class _Recorded(NamedTuple):
 
     record: Record
     new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRefusal:
+    """Why the write policy refuses a stream."""
+
+    reason: str
+    is_final: bool = True
+    """Whether the policy said so. It did not if the event could not be checked before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the write policy says of a batch."""
+
+    keys: Mapping[bytes, PolicyRefusal] = field(default_factory=dict)
+    """EventIds, of either kind, that are refused."""
+    streams: Mapping[CID, PolicyRefusal | None] = field(default_factory=dict)
+    """Judged streams, by their init events. Those whose init event is unknown are not judged."""
+
+
+UNJUDGED: Final = PolicyRefusal(
+    "this node could not check the stream against its write policy: try again later", is_final=False
+)
 
 
 class Terms(NamedTuple):
@@ -83,13 +105,13 @@ class Rules:
         self.own_streams: set[CID] = set()
         """The streams to which clients of this node wrote, by their init events."""
 
-    def resume(self, mended: Sequence[CID]) -> Inquiry[None]:
+    def move_mended(self, mended: Sequence[CID]) -> Inquiry[None]:
         """Move the records of mended events, and those that wait because they could not be read."""
         known = self._known
         yield Want(events=mended, waiters=mended)
         held = [record for cid in mended for record in known.records_of(cid)]
         yield Want(events=[cid for record in held for cid in record.builds_on])
-        yield from self._ladder.resume([*held, *known.waiters(mended)])
+        yield from self._ladder.move([*held, *known.waiters(mended)])
 
     def judge(self, batch: Sequence[Submission]) -> Inquiry[list[Verdict]]:
         """Judge all events, in order, and move those that are accepted."""
@@ -224,7 +246,7 @@ class Rules:
         if held is not None:
             return _Recorded(held)
         refusal = event.refusal
-        if refusal is not None and event.is_invalid:  # a valid event may cover it
+        if refusal is not None and event.is_badly_signed:  # a valid event may cover it
             refusal = None
         if refusal is None and self._terms.judgement is not None:
             unwanted = yield from self._policy_refusal(event)
@@ -292,6 +314,7 @@ class Rules:
 
     def _new_record(self, event_id: EventId, event: Facts) -> Record:
         is_init = event.kind is INIT
+        refusal = event.refusal
         self._marks.row += 1
         forgotten = self._known.forgotten
         return Record(
@@ -303,7 +326,7 @@ class Rules:
             signer=event.signer,
             state=ORPHAN,
             builds_on=() if is_init else tuple(dict.fromkeys((event.init, *event.prevs))),
-            fault=event.refusal.reason if event.refusal is not None and event.is_invalid else None,
+            fault=refusal.reason if refusal is not None and event.is_badly_signed else None,
             proof=event.proof_cid,
             event=event,
             size=len(FORGOTTEN if forgotten and event.init in forgotten else event.car),

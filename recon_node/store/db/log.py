@@ -3,9 +3,10 @@
 Synchronous; one thread at a time. Within a transaction nothing in memory changes but the working
 set of the batch: a batch that fails leaves the log and this object as they were.
 
-What changes the log are a batch (`commit_batch`), the outcome of lookups, and a crowd's step. Any
-number of events may wait for one that arrives, or for one anchor: a *crowd*. It moves in steps,
-because it is too much for one transaction. See `rows` for what is left between two steps.
+The log is changed by a batch of events (`commit_batch`), by the outcomes of lookups
+(`commit_proofs`, `postpone_proofs`), and by what either leaves to be done (`commit_releases`): any
+number of events may wait for one that arrives, or for one anchor, and that is too much for one
+transaction. `rows` says how these *releases* are kept.
 
 **A log that lost its end.** A kill never loses a commit. But a log can still become shorter than
 its readers know it: a byte of the write-ahead log flips and SQLite drops everything after it, the
@@ -40,7 +41,6 @@ from recon_node.store.admission.records import (
     PENDING,
     Amount,
     Completed,
-    Judgement,
     Marks,
     ProofVerdict,
     Record,
@@ -49,7 +49,7 @@ from recon_node.store.admission.records import (
     share_limits,
     share_of,
 )
-from recon_node.store.admission.rules import Rules, Terms
+from recon_node.store.admission.rules import Judgement, Rules, Terms
 from recon_node.store.damage import Damage
 from recon_node.store.db import log_schema, proofs
 from recon_node.store.db.blocks import cut_out_shared, full_size
@@ -57,12 +57,13 @@ from recon_node.store.db.rows import (
     FAULT,
     BatchLoader,
     delete_records,
-    end_releases,
+    delete_release,
+    has_releases,
     insert_records,
     keep_releases,
     note_own_streams,
-    read_releases,
     remember_refused,
+    select_releases,
     select_withheld,
     stream_rows,
     update_records,
@@ -93,7 +94,7 @@ HEAD_FILE: Final = "feed.head"
 _OWN_STREAMS: Final = 4096
 """Streams, by their init events."""
 
-NOTHING_LEFT: Final[Mapping[CID, int]] = {}
+NO_RELEASES: Final[Mapping[CID, int]] = {}
 
 
 @dataclass(slots=True)
@@ -279,7 +280,7 @@ class EventLog:
         touched: Collection[Record],
         refused: Sequence[Record],
         marks: Marks,
-        left: Mapping[CID, int] = NOTHING_LEFT,
+        releases: Mapping[CID, int] = NO_RELEASES,
         forgotten: Collection[bytes] = (),
     ) -> Committed:
         """Write what became of the records of a batch, within a transaction.
@@ -288,7 +289,7 @@ class EventLog:
             touched: new ones, and ones of the log that may have changed.
             refused: those that were proven wrong.
             marks: those of the transaction.
-            left: whose waiters were not all looked at, and after which row to continue.
+            releases: those that the batch leaves, and after which row to continue each.
             forgotten: the init events of forgotten streams.
         """
         connection = self.connection
@@ -319,9 +320,9 @@ class EventLog:
             proofs_done = proofs.delete_anchors(connection, removed)
         if refused:
             remember_refused(connection, refused, self.settings.max_refused)
-        if left:
-            keep_releases(connection, left)
-            marks.is_releasing = True
+        if releases:
+            keep_releases(connection, releases)
+            marks.has_releases = True
         shown, withheld = list[EventId](), list[EventId]()
         for record in changed:
             is_withheld = self._is_withheld(record)
@@ -455,8 +456,7 @@ class EventLog:
             share = share_of(EventKind(kind), State(state), badly_signed=badly_signed)
             if share is not None:
                 shares[share] = shares.get(share, Amount()) + Amount(1, full_size(*size))
-        is_releasing = bool(read_releases(self.connection, 1))
-        return Marks(head, row, waiting, shares, is_releasing)
+        return Marks(head, row, waiting, shares, has_releases(self.connection))
 
     def _forget_outdated_refusals(self) -> None:
         if log_schema.read_meta(self.connection, "rules") == str(RULES):
@@ -478,15 +478,15 @@ class _Change:
         self.loader = BatchLoader(log.connection)
         self.ladder = Ladder(self.loader.known, marks, log.network, log.limits, guarded=log.guarded)
 
-    def resume(self, records: Iterable[Record]) -> None:
-        """Move held records for which something other than an event was missing."""
-        self.loader.carry_out(self.ladder.resume(records))
+    def move(self, records: Iterable[Record]) -> None:
+        """Move records of the log, and what waits for them."""
+        self.loader.carry_out(self.ladder.move(records))
 
     def write(self) -> Committed:
         """Write what became of the records."""
-        known, left = self.loader.known, self.loader.left
+        known, releases = self.loader.known, self.loader.releases
         committed = self._log.write(
-            known.touched.values(), self.ladder.refused, self._marks, left, known.forgotten
+            known.touched.values(), self.ladder.refused, self._marks, releases, known.forgotten
         )
         committed.completed = self.ladder.completed
         committed.sort_keys = self.ladder.sort_keys
@@ -523,7 +523,7 @@ def commit_batch(
         mended = _mend(log.connection, batch, damaged) if damaged else []
         if mended:
             names = [event_id.event_cid for event_id in mended]
-            change.loader.carry_out(rules.resume(names))
+            change.loader.carry_out(rules.move_mended(names))
         verdicts = change.loader.carry_out(rules.judge(batch))
         committed = change.write()
         new_own = [init for init in rules.own_streams if init not in log.own_streams]
@@ -545,7 +545,7 @@ def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -
         before = proofs.doubted_events(log.connection) if was_doubted else set()
         settled = proofs.settle_proofs(log.connection, verdicts)
         change = _Change(log, marks)
-        change.resume(change.loader.load_some(settled))
+        change.move(change.loader.load_waiters(settled))
         committed = change.write()
         proofs.forget_doubts(log.connection, settled)
         if was_doubted:
@@ -573,26 +573,26 @@ def postpone_proofs(
     return committed
 
 
-def commit_release(log: EventLog) -> Committed:
-    """Move the next events of a crowd, as many as one transaction may.
+def commit_releases(log: EventLog) -> Committed:
+    """Continue with the releases: move as many waiting events as one transaction may.
 
     Raises:
         StoreError: the disk did not take it; nothing is changed then.
     """
     with log.transaction() as marks:
         change = _Change(log, marks)
-        for cid, after in change.loader.read_releases():
+        for cid, after in select_releases(log.connection):
             if not change.loader.has_room:
                 break
-            end_releases(log.connection, [cid])
-            change.resume(change.loader.load_released(cid, after))
+            delete_release(log.connection, cid)
+            change.move(change.loader.load_waiters([cid], after))
         committed = change.write()
-        marks.is_releasing = bool(read_releases(log.connection, 1))
+        marks.has_releases = has_releases(log.connection)
     return committed
 
 
-def release_unsigned(log: EventLog) -> None:
-    """Move what waits because a write policy decided in whose name streams are: it does no more.
+def lift_guard(log: EventLog) -> None:
+    """Move the unsigned events that are UNCOVERED since the log was guarded: it is no longer.
 
     Raises:
         StoreError: the disk did not take it. What was moved before stays so.
@@ -602,7 +602,7 @@ def release_unsigned(log: EventLog) -> None:
         with log.transaction() as marks:
             change = _Change(log, marks)
             waiting = change.loader.load_uncovered(after)
-            change.resume(waiting)
+            change.move(waiting)
             change.write()
         after = waiting[-1].row
 

@@ -21,7 +21,7 @@ are checked against. `refused` remembers EventIds that were proven wrong (`inher
 itself is wrong, under any EventId). `proofs` and `anchors` are about time events, see
 `recon_node.store.db.proofs`, and `not_found` says of which the chain did not have the transaction.
 `deliveries` says when positions were given, see `recon_node.store.reading.feed_rows`. `faults` says
-which events are badly signed, and `releases` what is left of moving crowds: see
+which events are badly signed, and `releases` whose waiters have not all been looked at: see
 `recon_node.store.db.rows`. `forgotten` has the init events of the streams of which no CARs are
 stored, see `recon_node.store.maintenance.closed_log`.
 """

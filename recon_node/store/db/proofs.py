@@ -83,7 +83,7 @@ _LONGEST_DELAY: Final = 2 * 86_400.0
 """Seconds; no lookup is postponed by more."""
 
 _AHEAD: Final = 86_400.0
-"""Seconds by which a proof is put before those that nobody stands for."""
+"""Seconds by which a proof is put before those on whose events no valid one builds."""
 
 DOUBTED: Final = 2
 """Lookups in which the chain did not have a proof's transaction, after which it is doubted."""
@@ -160,8 +160,8 @@ def await_lookup(connection: sqlite3.Connection, records: Iterable[Record], now:
 
 def look_up_first(connection: sqlite3.Connection, records: Iterable[Record], now: float) -> None:
     """Move the proofs of time events to the front of the queue if valid data events build on them:
-    the stream's writers stand for these, as nobody does for made-up ones."""
-    vouched = {
+    those are signed by the stream's writers, who do not build on made-up time events."""
+    covered = {
         cid
         for record in records
         if record.kind is EventKind.DATA and record.fault is None and record.state is State.PENDING
@@ -171,7 +171,7 @@ def look_up_first(connection: sqlite3.Connection, records: Iterable[Record], now
         "UPDATE proofs SET due = ?1 - ?2 WHERE due > ?1 - ?2 / 2 AND tries = 0 AND proof IN "
         "(SELECT proof FROM events CROSS JOIN anchors ON event = events.id "
         "WHERE short_cid = ?4 AND cid = ?3)",
-        [(now, _AHEAD, cid, short(cid)) for cid in vouched],
+        [(now, _AHEAD, cid, short(cid)) for cid in covered],
     )
 
 

@@ -1,14 +1,13 @@
 """Records (`recon_node.store.admission.records`) as rows of the log.
 
-`faults` has a row for each badly signed event that is held, an *invalid* data event in the sense of
-CIP-145, under its `id` in `events`, and says what is wrong with its signature. Such an event is
-never a tip, but it keeps covering what it covers. It is delivered once a rightly signed data event
-covers it: somebody who may write to the stream stands for its place.
+`faults` has a row for each badly signed event that is held, under its `id` in `events`, and says
+what is wrong with its signature. Such an event is never a tip, but it keeps covering what it
+covers. It is delivered once a valid data event covers it (`recon_node.store.admission.ladder`).
 
-`releases` has what may let others move: moved events whose waiters have not all been looked at yet.
-Any number of events may wait for one that arrives, or for one anchor, and a transaction looks at a
-bounded number of them. What it leaves has a row for each event (or proof), with the row of the last
-waiter that was looked at. Further transactions continue from there, one small step at a time,
+A *release* is an event that has moved, or a proof that was settled, as long as not all events that
+wait for it have been looked at. Any number may wait, and a transaction looks at `MAX_WAITERS` of
+them. If there are more, `releases` keeps the CID of the event or proof, and the row of the last
+waiter that was looked at. Further transactions (`commit_releases` in `log`) continue from there,
 between those that admit other events, and after a restart.
 
 `own_streams` has the streams that the node's own clients have written to: those whose events its
@@ -312,24 +311,29 @@ def select_waiters(connection: sqlite3.Connection, cid: CID, after: int, limit: 
     return []
 
 
-def read_releases(connection: sqlite3.Connection, limit: int) -> list[tuple[CID, int]]:
-    """Return events and proofs with waiters left, and after which row to continue with each."""
-    rows = connection.execute("SELECT cid, after FROM releases LIMIT ?", (limit,))
+def has_releases(connection: sqlite3.Connection) -> bool:
+    """Return whether there is a release."""
+    return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM releases)").fetchone()[0])
+
+
+def select_releases(connection: sqlite3.Connection) -> list[tuple[CID, int]]:
+    """Return `MAX_WAITERS` releases, each with the row of the last waiter that was looked at."""
+    rows = connection.execute("SELECT cid, after FROM releases LIMIT ?", (MAX_WAITERS,))
     return [(CID(cid), after) for cid, after in rows]
 
 
-def keep_releases(connection: sqlite3.Connection, left: Mapping[CID, int]) -> None:
-    """Note what a transaction leaves; what is noted already continues from the lower row."""
+def keep_releases(connection: sqlite3.Connection, releases: Mapping[CID, int]) -> None:
+    """Write releases; one that is there already continues from the lower row."""
     connection.executemany(
         "INSERT INTO releases (cid, after) VALUES (?, ?) "
         "ON CONFLICT (cid) DO UPDATE SET after = min(after, excluded.after)",
-        left.items(),
+        releases.items(),
     )
 
 
-def end_releases(connection: sqlite3.Connection, cids: Iterable[CID]) -> None:
-    """Forget those of which nothing is left."""
-    connection.executemany("DELETE FROM releases WHERE cid = ?", ((cid,) for cid in cids))
+def delete_release(connection: sqlite3.Connection, cid: CID) -> None:
+    """Remove a release."""
+    connection.execute("DELETE FROM releases WHERE cid = ?", (cid,))
 
 
 class BatchLoader:
@@ -338,13 +342,14 @@ class BatchLoader:
 
     Attributes:
         known: what was loaded, and what the batch changed of it.
-        left: events and proofs with waiters that were not loaded, and after which row these are.
+        releases: events and proofs with waiters that were not loaded, and after which row these
+            are.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._room = MAX_WAITERS
-        self.left: dict[CID, int] = {}
+        self.releases: dict[CID, int] = {}
         # Often there are none. Within the transaction, rows are added only at its end.
         self._any_waits, self._any_refused, any_forgotten = connection.execute(
             "SELECT EXISTS (SELECT 1 FROM waits), EXISTS (SELECT 1 FROM refused), "
@@ -372,22 +377,13 @@ class BatchLoader:
         """Whether more waiters may be loaded."""
         return self._room > 0
 
-    def read_releases(self) -> list[tuple[CID, int]]:
-        """Return what is left of crowds, and after which row to continue each."""
-        return read_releases(self._connection, MAX_WAITERS)
-
-    def load_released(self, cid: CID, after: int) -> list[Record]:
-        """Load what waits for an event or a proof, beyond a row, at most `MAX_WAITERS`."""
-        self.known.waited_for.add(cid)
-        return self.load_some([cid], after)
-
     def _load(self, want: Want) -> None:
         if want.event_ids:
             self._load_refused_event_ids(want.event_ids)
         if want.events:
             self._load_events(want.events)
         if want.waiters:
-            self._load_waiters(want.waiters)
+            self._load_missing_waiters(want.waiters)
         if want.proofs:
             self._load_proofs(want.proofs)
         for record in want.cars:
@@ -415,8 +411,8 @@ class BatchLoader:
         for raw, reason in select_in(self._connection, sql, missing if self._any_refused else ()):
             known.refused[CID(raw)] = reason
 
-    def _load_waiters(self, cids: Iterable[CID]) -> None:
-        """Load at most `MAX_WAITERS` in all; what there are more of is in `left`."""
+    def _load_missing_waiters(self, cids: Iterable[CID]) -> None:
+        """Load the waiters of those events whose waiters are not known."""
         missing = [cid for cid in dict.fromkeys(cids) if cid not in self.known.waited_for]
         if not missing:
             return
@@ -433,16 +429,18 @@ class BatchLoader:
             self._room -= len(rows)
             self._load_records("id IN (?) ORDER BY id", rows)
         else:
-            self.load_some(missing)
+            self.load_waiters(missing)
 
-    def load_some(self, cids: Iterable[CID], after: int = BEGINNING) -> list[Record]:
-        """Load waiters of one event after the other until there is no room."""
+    def load_waiters(self, cids: Sequence[CID], after: int = BEGINNING) -> list[Record]:
+        """Load what waits for some events or proofs, beyond a row, one after the other until there
+        is no room; those with further waiters are in `releases` then."""
+        self.known.waited_for.update(cids)
         loaded: dict[int, None] = {}
         for cid in cids:
             rows = select_waiters(self._connection, cid, after, self._room + 1)
             taken = rows[: self._room]
             if len(taken) < len(rows):
-                self.left[cid] = taken[-1] if taken else after
+                self.releases[cid] = taken[-1] if taken else after
             self._room -= len(taken)
             loaded.update(dict.fromkeys(taken))
         return self._load_records("id IN (?) ORDER BY id", sorted(loaded))

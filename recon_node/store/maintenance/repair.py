@@ -153,10 +153,10 @@ async def _admit(store: Store, piece: list[Salvaged], repaired: Repaired) -> boo
 def _kind(event: Salvaged) -> tuple[bool, bool]:
     """Whether an event is intact, and whether it is admitted under its EventId.
 
-    An init event that was delivered had been vouched for, maybe only by this node's own clients.
+    An init event that was delivered had been covered, maybe only by this node's own clients.
     """
-    vouched = event.position is not None and event.event_id and event.event_id.height == 0
-    return bool(event.car), bool(event.event_id) and not vouched
+    was_covered = event.position is not None and event.event_id and event.event_id.height == 0
+    return bool(event.car), bool(event.event_id) and not was_covered
 
 
 def _finish(folder: Path, network: Network, salvage: Salvage, repaired: Repaired) -> None:

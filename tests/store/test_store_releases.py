@@ -1,4 +1,4 @@
-"""Crowds of events that one event or one anchor lets move: in small steps, whatever happens."""
+"""Releases: many events wait for one event or anchor, and move in small steps, whatever happens."""
 
 from pathlib import Path
 from random import Random
@@ -12,10 +12,10 @@ from recon_node.ceramic import Event
 from recon_node.ceramic.builder import time_event
 from recon_node.store import open_store
 from recon_node.store.db import rows, sql
-from recon_node.store.db.log import commit_release
+from recon_node.store.db.log import commit_releases
 
 
-def crowd(size: int, seed: int = 0) -> tuple[World, Event, list[Event]]:
+def many_waiting(size: int, seed: int = 0) -> tuple[World, Event, list[Event]]:
     """A stream, and events right above its init event, some of them behind an anchor."""
     world = World(seed, streams=1, events=0)
     [init] = world.events.values()
@@ -34,15 +34,15 @@ def test_a_transaction_looks_at_a_bounded_number_of_waiting_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "MAX_WAITERS", 16)
-    world, init, events = crowd(200)
+    world, init, events = many_waiting(200)
     log = BareLog(tmp_path)
     log.offer([world.offer(event) for event in events])
     assert log.marks.waiting == 200
-    assert not log.marks.is_releasing
+    assert not log.marks.has_releases
     log.offer([world.offer(init)])
     steps = [log.marks.waiting]
-    while log.marks.is_releasing:
-        commit_release(log)
+    while log.marks.has_releases:
+        commit_releases(log)
         steps.append(log.marks.waiting)
     assert steps == [*range(184, 0, -16), 0]
     data = [event for event in events if event.proof is None]
@@ -69,7 +69,7 @@ async def test_others_are_admitted_in_between_and_a_restart_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(rows, "MAX_WAITERS", 2)
-    world, init, events = crowd(150, seed)
+    world, init, events = many_waiting(150, seed)
     stranger = world.start(KEYS[3], b"another stream")
     last = world.extend(
         init.cid, [event.cid for event in events[:100] if not event.proof], "on top"
@@ -80,7 +80,7 @@ async def test_others_are_admitted_in_between_and_a_restart_continues(
         await store.admit_remote([world.offer(init)])
         [verdict] = await store.admit_remote([world.offer(stranger)])
         assert verdict.position is not None
-        assert store.waiting > 0  # the crowd is still on its way
+        assert store.waiting > 0  # the release is still under way
     expected = {e.cid for e in world.events.values() if e.proof is None}
     with trio.fail_after(60):
         async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
@@ -103,6 +103,6 @@ def test_no_event_is_left_waiting_whose_history_is_here(
     log = BareLog(tmp_path)
     for start in range(0, len(offers), 40):
         log.offer(offers[start : start + 40])
-    log.release()
+    log.finish_releases()
     assert (log.marks.waiting, log.marks.head) == (0, len(offers))
     log.close()
