@@ -2,9 +2,9 @@
 
 Theory of operation. Both sides hash their events by Sha256a (CIP-124, appendix A): a sum, so that
 the hash of a set is that of its parts added up. Equal hashes mean equal sets. If they differ, the
-parts are compared, by sort value (model) first, then by the next bytes of the EventIDs, and only
+parts are compared, by sort value (model) first, then by the next bytes of the EventIds, and only
 parts that differ are divided further: as Recon does it, and in as few questions. In the end, few
-EventIDs are left, which are compared one by one.
+EventIds are left, which are compared one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_sink.tables.catalog import made_from
 from spark_sink.tables.location import Location
 
 MAX_SHOWN: Final = 1000
-"""EventIDs that differ, which are found; there may be more."""
+"""EventIds that differ, which are found; there may be more."""
 
 
 class Hash(NamedTuple):
@@ -46,8 +46,8 @@ class TableComparison:
         node: the hash of the node's events.
         tables: that of the tables'.
         models: both, by sort value, as text where the tables know it, else as its hash.
-        missing: EventIDs that the tables lack.
-        extra: EventIDs that the node lacks.
+        missing: EventIds that the tables lack.
+        extra: EventIds that the node lacks.
         is_complete: whether these are all.
     """
 
@@ -102,7 +102,7 @@ def verify(tables: Location, url: str, token: str | None = None) -> TableCompari
 
 
 def event_of(event_id: str) -> str:
-    """Return the CID of the event with an EventID in hexadecimal, or that text."""
+    """Return the CID of the event with an EventId in hexadecimal, or that text."""
     try:
         return str(EventId(bytes.fromhex(event_id)).event_cid)
     except (EventIdError, ValueError):
@@ -116,7 +116,7 @@ def _differences(
     prefix: bytes,
     size: int,
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the EventIDs that one side has, and whether the tables lack them."""
+    """Yield the EventIds that one side has, and whether the tables lack them."""
     answer = at_node(prefix, size)
     if "event_ids" in answer or len(prefix) == FIELDS_SIZE:
         theirs, mine = set(answer.get("event_ids", ())), set(_event_ids(tables, start, prefix))
@@ -145,7 +145,7 @@ def _ask(tables: Location, sql: str) -> list[tuple[Any, ...]]:
 
 
 def _start(tables: Location) -> int:
-    """Return the number of the digit after the network id, in the tables' EventIDs as hex."""
+    """Return the number of the digit after the network id, in the tables' EventIds as hex."""
     rows = _ask(tables, f"SELECT hex(event_id) FROM {RAW} LIMIT 1")
     if not rows:
         return 1
@@ -178,7 +178,7 @@ def _within(start: int, prefix: bytes) -> str:
 
 
 def _names(tables: Location) -> dict[bytes, str]:
-    """Return the models that the tables know, by their hash in EventIDs."""
+    """Return the models that the tables know, by their hash in EventIds."""
     rows = _ask(tables, "SELECT DISTINCT hex(dimensions['model']) FROM stream_tips")
     models = {}
     for (model,) in rows:

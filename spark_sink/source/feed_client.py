@@ -187,7 +187,7 @@ class Feed:
         Args:
             upto: the position.
             epoch: of the log.
-            prefix: what their EventIDs have after the network id.
+            prefix: what their EventIds have after the network id.
             size: of the parts, in bytes after the prefix.
         """
         response = self.ask(

@@ -298,9 +298,9 @@ async def _long_poll(request: Request, services: Services, after: int, wait: flo
 MAX_ANSWER_PARTS: Final = 10_000
 """Parts of an answer."""
 MAX_LISTED: Final = 1000
-"""EventIDs of an answer."""
+"""EventIds of an answer."""
 _PAGE: Final = 10_000
-"""EventIDs that are read at once."""
+"""EventIds that are read at once."""
 
 
 def _prefix(text: str) -> bytes:
@@ -328,7 +328,7 @@ class HashQuery(Parameters, frozen=True):
     epoch: str | None = None
     """The log that the position belongs to: 410 when it is another."""
     prefix: Annotated[bytes, Parsed(_prefix)] | None = None
-    """Only those whose EventIDs have these bytes after the network id, in hexadecimal: 8 of the
+    """Only those whose EventIds have these bytes after the network id, in hexadecimal: 8 of the
     sort value, 8 of the controller, 4 of the stream."""
     size: Annotated[int, Parsed(_size, Annotated[int, Meta(ge=1, le=FIELDS_SIZE)])] = 8
     """Divide them by this many bytes after the prefix; by default 8, the sort value."""
@@ -338,7 +338,7 @@ class HashPartBody(Body, frozen=True):
     """Some of the events."""
 
     prefix: str
-    """What their EventIDs have after the network id, in hexadecimal."""
+    """What their EventIds have after the network id, in hexadecimal."""
     count: Whole
     """How many there are."""
     sha256a: str
@@ -357,9 +357,9 @@ class FeedHashBody(Body, frozen=True):
     sha256a: str
     """Their Sha256a, in upper-case hex."""
     parts: list[HashPartBody]
-    """By the next bytes of their EventIDs, ascending."""
+    """By the next bytes of their EventIds, ascending."""
     event_ids: list[str] | UnsetType = UNSET
-    """The EventIDs, in hexadecimal, if there are at most 1000."""
+    """The EventIds, in hexadecimal, if there are at most 1000."""
 
 
 @endpoint("GET", "/ceramic/feed/sha256a", errors=(410,), own=True)

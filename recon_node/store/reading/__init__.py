@@ -6,7 +6,7 @@ In reading order:
     log_reader          the questions, and the threads that answer them
     feed_rows           rows of the feed and of single streams, and where times and sort keys are
     columns             the same for bulk readers, column by column
-    single_events       events by EventID or CID
+    single_events       events by EventId or CID
     block_index         which event holds which block
     stream_lists        lists of streams, and searches by name and by text
     backlog             what the feed does not have, and why

@@ -103,7 +103,7 @@ def read_positions(reader: Reader, after: int, upto: int) -> list[PositionRow]:
 
 
 def read_keys(reader: Reader, lower: bytes, upper: bytes, upto: int, limit: int) -> list[bytes]:
-    """Return at most `limit` EventIDs between two bounds, ascending, up to a feed position."""
+    """Return at most `limit` EventIds between two bounds, ascending, up to a feed position."""
     sql = (
         "SELECT event_id FROM events WHERE event_id > ? AND event_id < ? AND position <= ? "
         "ORDER BY event_id LIMIT ?"
