@@ -90,7 +90,7 @@ class _Anchoring(TypedDict):
 @node_options
 @json_option
 def status(node: Connection, as_json: bool) -> None:
-    """Show how anchoring stands: the account, what waits, and the latest trees."""
+    """Show the account that pays, the events that wait for an anchor, and the latest trees."""
     answer = node.request("GET", "/ceramic/anchors")
     if as_json:
         print_json(answer)
@@ -132,7 +132,7 @@ def status(node: Connection, as_json: bool) -> None:
 @anchor.command("now")
 @node_options
 def now(node: Connection) -> None:
-    """Anchor what waits, without waiting for the interval to pass."""
+    """Anchor the waiting events now, without waiting for the interval to pass."""
     node.request("POST", "/ceramic/anchors/now")
     echo("A tree will be built of what waits: see `recon-node anchor status`.")
 
@@ -150,7 +150,7 @@ class _Requested(TypedDict):
 @node_options
 @json_option
 def requests(state: str | None, limit: int, node: Connection, as_json: bool) -> None:
-    """List the events that are to be anchored, or were, the latest first."""
+    """List the events that were or will be anchored, the latest first."""
     params: dict[str, Any] = {"limit": limit} | ({} if state is None else {"state": state})
     listed = node.request("GET", "/ceramic/anchors/requests", params=params)["requests"]
     if as_json:

@@ -68,7 +68,7 @@ def snapshot() -> None:
     \b
     URL is one of
       file:///srv/snapshots (or a path)     a directory
-      s3://bucket/path                      S3, and what speaks its protocol (AWS_ENDPOINT_URL)
+      s3://bucket/path                      S3, or a store with its protocol (AWS_ENDPOINT_URL)
       gs://bucket/path, az://container/path Google Cloud Storage, Azure
       https://host/path                     any web server or IPFS gateway, for reading only
     Credentials come from the environment, as for the providers' own tools.

@@ -62,7 +62,7 @@ from recon_node.store.maintenance import (
 def store() -> None:
     """Maintain the event log of a node: check it, compact it, forget, export and import events.
 
-    They need a stopped node: they do not work while one runs on the data directory.
+    Stop the node first: the commands refuse to work while one runs on the data directory.
     """
 
 
@@ -208,10 +208,10 @@ def compact(settings: Settings, as_json: bool) -> None:
 def forget(whom: tuple[str, ...], yes: bool, settings: Settings, as_json: bool) -> None:
     """Remove the bytes of streams for good, and keep the keys of their events.
 
-    Names StreamIDs, and DIDs of controllers for all streams of theirs that the log has. Events keep
-    their keys and feed positions, so that the node still has the same set as its peers, and does
-    not fetch them again. Of later events of these streams, only the keys are stored. Peers,
-    snapshots and backups still have the events: docs/operations.md says what remains.
+    Name a stream by its StreamID, or all streams of a controller by its DID. Events keep their keys
+    and feed positions, so that the node still has the same set as its peers, and does not fetch
+    them again. Of later events of these streams, only the keys are stored. Peers, snapshots and
+    backups still have the events: docs/operations.md says what remains.
 
     \b
     Examples:
@@ -245,11 +245,11 @@ def forget(whom: tuple[str, ...], yes: bool, settings: Settings, as_json: bool) 
 @click.option(
     "--sort-key", metavar="KEY", default="model", show_default=True, help="The sort key of VALUE."
 )
-@click.option("--controller", metavar="DID", help="Of those, only events of this controller.")
+@click.option("--controller", metavar="DID", help="Export only events of this controller.")
 @click.option(
-    "--controllers", metavar="SHARD", help="Of those, only events of a shard: 1/4, or 00..3f."
+    "--controllers", metavar="SHARD", help="Export only events of a shard: 1/4, or 00..3f."
 )
-@click.option("--stream", metavar="STREAM_ID", help="Of those, only events of this stream.")
+@click.option("--stream", metavar="STREAM_ID", help="Export only events of this stream.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @json_option
 def export(
@@ -285,7 +285,7 @@ def export(
 
 @store.command("import", cls=DataDirCommand)
 @click.argument("source", type=click.Path(exists=True, allow_dash=True, path_type=Path))
-@click.option("--network", help="Of a log that is created, if SOURCE does not say.")
+@click.option("--network", help="Network of a new log, if SOURCE does not name one.")
 @json_option
 def import_(source: Path, settings: Settings, as_json: bool) -> None:
     """Import the events of SOURCE (- for standard input).
@@ -295,9 +295,9 @@ def import_(source: Path, settings: Settings, as_json: bool) -> None:
     (flatfs): what `ceramic-one migrations from-ipfs` reads.
 
     Each event is checked: its blocks, signatures and history, and by a running node its anchors.
-    But write policies and interests do not apply, and sessions count that have expired since.
-    Events that the log already has are skipped, so an interrupted import can simply be run again.
-    If there is no log yet, one is created.
+    Write policies and interests do not apply, and events that were signed in a session which has
+    expired since are accepted. Events that the log already has are skipped, so an interrupted
+    import can simply be run again. If there is no log yet, one is created.
 
     Exit code 1 if any event was refused.
 

@@ -186,8 +186,8 @@ for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
     "--changes",
     type=HOURS,
     show_default="as long as older versions",
-    help="How long what changed is kept, for `spark-sink changes` and readers of the change data "
-    "feed, whatever space it takes: 24h, 7d.",
+    help="How long changes are kept, for `spark-sink changes` and readers of the change data feed, "
+    "whatever space they take: 24h, 7d.",
 )
 @click.option(
     "--checkpoint",

@@ -65,8 +65,8 @@ def export() -> None:
 def postgres(tables: Location, address: str, schema: str, **options: Any) -> None:
     """Copy tables to a PostgreSQL database until Ctrl-C or SIGTERM, and let the copies follow.
 
-    Each change of a table is one transaction, which also says how far the copy has followed. So the
-    next call goes on where this one was ended, however that was.
+    Each change of a table is one transaction, which also records the position that it reaches. So
+    the next call continues where this one ended, even if it was killed.
 
     \b
     Examples:
@@ -111,8 +111,8 @@ def kafka(
     """Send each new and changed row to a topic of Kafka, until Ctrl-C or SIGTERM.
 
     The topic is PREFIX.TABLE, the key of a message is the CID of the row's stream, and its value
-    the row, as `spark-sink changes` prints it. What belongs together is one transaction, which also
-    says how far the topic has followed the table, in PREFIX.positions.
+    the row, as `spark-sink changes` prints it. All changes since the last time are one transaction,
+    which also writes the position that it reaches to PREFIX.positions.
 
     \b
     Examples:

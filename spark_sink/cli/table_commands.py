@@ -78,12 +78,11 @@ def status(as_json: bool, **options: Any) -> None:
 @click.option("--deep", is_flag=True, help="Read every row, too.")
 @json_option
 def check(tables: Location, deep: bool, as_json: bool) -> None:
-    """Check that the tables have the rows that they should have by their positions, as status does,
-    and that their files are there.
+    """Check that each table has as many rows as its position requires, and that its files exist.
 
-    With --deep, every row is read: that all files are sound, no position of raw_events is missing,
-    each event is what its CID says, and no row is there twice.
-    Exit code 1 if anything is wrong; then rebuild the table. spark-sink run can go on meanwhile.
+    With --deep, every row is read, to check that all files are sound, that raw_events lacks no
+    position, that each event matches its CID, and that no row is there twice. Exit code 1 if
+    anything is wrong; then rebuild the table. spark-sink run can go on meanwhile.
 
     \b
     Examples:
@@ -117,7 +116,7 @@ def check(tables: Location, deep: bool, as_json: bool) -> None:
 def verify(tables: Location, url: str, token: str | None, as_json: bool) -> None:
     """Verify that raw_events has exactly what the node has delivered, up to the same position.
 
-    Both sides hash their EventIDs by Sha256a (CIP-124), whole and by model. If the hashes differ,
+    Both sides hash their EventIds by Sha256a (CIP-124), whole and by model. If the hashes differ,
     the events in which they do are found by comparing parts of parts, as nodes do it with each
     other. Exit code 1 if there are any.
 
@@ -395,9 +394,9 @@ def _print_files(counts: dict[str, int], what: str, more: dict[str, Any], *, as_
 def forget(tables: Location, whom: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Remove streams from all tables and views, with all older versions of their rows.
 
-    Names StreamIDs, and DIDs of controllers for all streams of theirs that the tables have. In
-    raw_events, the rows stay without the bytes of the events; later events of these streams are
-    left out as well. Stop spark-sink run first. What cannot be forgotten here: docs/tables.md.
+    Name a stream by its StreamID, or all streams of a controller by its DID. In raw_events, the
+    rows stay without the bytes of the events; later events of these streams are left out as well.
+    Stop spark-sink run first. docs/tables.md says what remains elsewhere.
 
     \b
     Examples:

@@ -60,7 +60,7 @@ def create(tables: Location, model: str, name: str | None, as_json: bool) -> Non
     except ConflictError:
         rows = None
     columns = open_view(tables, name)[0].schema.names
-    done = "spark-sink run fills it" if rows is None else f"{rows} rows"
+    done = "spark-sink run fills it" if rows is None else f"{rows:,} row{'s' * (rows != 1)}"
     text = f"{name}: {done}; columns {', '.join(columns)}"
     print_result({"name": name, "rows": rows, "columns": columns}, text, as_json=as_json)
 

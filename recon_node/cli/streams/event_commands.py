@@ -136,7 +136,7 @@ class _FoundEvent(TypedDict):
 def get(cid: str, node: Connection, car_file: Path | None, show: bool, as_json: bool) -> None:
     """Print the event CID as a multibase CAR.
 
-    The first characters of a CID do, at least 10 of them, if no other event begins so.
+    The first 10 or more characters of a CID are enough, if no other event's CID begins with them.
 
     \b
     Examples:

@@ -80,11 +80,11 @@ def sign_in(
     expires: int | None,
     as_json: bool,
 ) -> None:
-    """Let the key in FILE write in the name of an account; write what that takes to CAPABILITY.
+    """Let the key in FILE write for an account, and save the account's permission as CAPABILITY.
 
     Shows a text, which the account's wallet has to sign (Ethereum: personal_sign; Solana: Ed25519),
-    and reads the signature from standard input, as the wallet prints it. Then give --capability to
-    the commands that write. To renew it, sign in again.
+    and reads the signature from standard input, as the wallet prints it. Pass CAPABILITY as
+    --capability to the commands that write. To renew it, sign in again.
 
     \b
     Example:

@@ -77,7 +77,7 @@ def list_streams(
     node: Connection,
     as_json: bool,
 ) -> None:
-    """List the streams of a node, those that arrived last first.
+    """List the streams of a node, the latest first.
 
     With --where or --indexed, the node looks into the documents of the model, which takes longer
     the more there are.
@@ -111,7 +111,7 @@ def list_streams(
 @node_options
 @json_option
 def list_models(limit: int, node: Connection, as_json: bool) -> None:
-    """List the models of a node, those that arrived last first.
+    """List the models of a node, the latest first.
 
     A model is listed if its own stream is here. A node without interests gets all models of its
     network; one with interests needs one in the metamodel, kh4q0ozorrgaq2mezktnrmdwleo1d, too.

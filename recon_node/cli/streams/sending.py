@@ -63,7 +63,7 @@ class NoEventsError(CommandError):
 
     def __init__(self, name: str, item: Item) -> None:
         super().__init__(
-            f"{name} has no events: it is not a CAR, and its lines are not JSON or multibase "
+            f"{name} has no events: it is neither a CAR nor lines of JSON or multibase "
             f"(line {item.line}: {item.problem})"
         )
 

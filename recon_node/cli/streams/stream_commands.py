@@ -178,7 +178,7 @@ def stream() -> None:
 
 @stream.command("get")
 @click.argument("stream_id")
-@_at_option("As of this event of the stream, not of its tip.")
+@_at_option("Print the content after this event of the stream, not at its tip.")
 @node_options
 @json_option
 def get_stream(stream_id: str, at: CID | None, node: Connection, as_json: bool) -> None:
@@ -266,7 +266,7 @@ def update_stream(
     "--content",
     type=JsonObject(),
     metavar="JSON",
-    help="What the merge leads to, instead of what the branches lead to together; @FILE, or -.",
+    help="The merged content, instead of the combined content of the branches; @FILE, or -.",
 )
 @click.option(
     "--prefer",

@@ -135,7 +135,7 @@ def _show_thread(node: Connection, root: str, name: str, drawing: Drawing) -> No
     metavar="NAME",
     help="The tangle's name in `content.tangles`.",
 )
-@click.option("--model", metavar="STREAM_ID", help="Of the reply.  [default: that of ROOT]")
+@click.option("--model", metavar="STREAM_ID", help="Model of the reply.  [default: that of ROOT]")
 @writer_options
 @json_option
 def reply(
