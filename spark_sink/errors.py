@@ -8,11 +8,11 @@ exception. `run.spark_session.translate` finds it there by its class name, so su
 import re
 from typing import Final, Literal, Protocol
 
-#: How to install the pipeline's packages: the project is not on PyPI.
 INSTALL: Final = (
     "in the directory of the project's source: "
     "pip install -r requirements/spark.lock && pip install --no-deps ."
 )
+"""How to install the pipeline's packages: the project is not on PyPI."""
 
 NOT_ALLOWED: Final = "Permission denied"
 _ADVICE: Final = {
@@ -22,7 +22,6 @@ _ADVICE: Final = {
     "Failed to fetch metadata for file": "a file of a table is damaged or missing; rebuild the "
     "table with spark-sink rebuild",
 }
-# What is wrong with a store, by patterns in messages; the first that is found counts.
 _STORE_FAULTS: Final = (
     (
         "NoSuchBucket|specified bucket does not exist|ContainerNotFound",
@@ -68,12 +67,13 @@ _STORE_FAULTS: Final = (
         "one (AWS_ENDPOINT_URL, AZURE_STORAGE_ENDPOINT, GOOGLE_BASE_URL)?",
     ),
 )
-# Of a `RequestError`: longer messages would not fit into the trailers of an HTTP/2 response.
+"""What is wrong with a store, by patterns in messages; the first that is found counts."""
 _MAX_TEXT: Final = 2_000
+"""Characters of a `RequestError`: longer messages would not fit into the trailers of an HTTP/2
+response."""
 # delta-rs draws the causes of an error as a tree.
 _COLORS: Final = re.compile("\x1b\\[[0-9;]*m|↳")
 
-#: A status code of gRPC.
 Code = Literal[
     "INVALID_ARGUMENT",
     "NOT_FOUND",
@@ -85,6 +85,7 @@ Code = Literal[
     "FAILED_PRECONDITION",
     "INTERNAL",
 ]
+"""A status code of gRPC."""
 
 
 class TablePath(Protocol):

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from pyspark.sql import Column, SparkSession
 
-#: The model of the streams that carry DAGs, `recon_node.dag.DAG_MODEL`.
 DAG_MODEL: Final = StreamId.parse("k17ydli1hfz9iplck75yr5")
+"""The model of the streams that carry DAGs, `recon_node.dag.DAG_MODEL`."""
 
 
 class Function(NamedTuple):

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 PARTITION_COLUMN: Final = "stream_cid_partition"
-# Few, so that a small batch writes few files, but enough to skip most of the table when reading
-# one stream.
 PARTITIONS: Final = 16
-#: The version of the rules that compute rows from events. Rows computed by other rules may differ
-#: from the node's answers.
+"""Few, so that a small batch writes few files; enough to skip most of a table when one stream is
+read."""
 RULES: Final = 2
+"""The version of the rules that compute rows from events. Rows computed by other rules may differ
+from the node's answers."""
 
 
 def _list_of(kind: pa.DataType) -> pa.DataType:
@@ -52,72 +52,73 @@ def schema_of(columns: str, **kinds: pa.DataType) -> pa.Schema:
     return pa.schema(fields)
 
 
-#: The rows of a node's feed and of the Spark source "recon": one per event.
 FEED: Final = schema_of(
     "position:int64 event_id:binary event_cid:binary stream_cid:binary event_type:string "
     "car:binary time:int64? chain_id:string? delivered_at:timestamp? fault:string?"
 )
+"""The rows of a node's feed and of the Spark source "recon": one per event."""
 
-# Columns about an event's stream, in every table but raw_events.
 _STREAM: Final = "stream_cid:binary stream_type:int8 controller:string dimensions:dimensions"
+"""Columns about an event's stream, in every table but raw_events."""
 _PARTITION: Final = f"{PARTITION_COLUMN}:int32"
-#: The columns that all rows of a stream share, but for large dimensions.
 STREAM_COLUMNS: Final = frozenset(schema_of(f"{_STREAM} {_PARTITION}").names)
+"""The columns that all rows of a stream share, but for large dimensions."""
 _REASONS: Final = _list_of(pa.struct([*schema_of("rule:string winner:binary rivals:binaries")]))
 
-#: The table `raw_events`: the feed's rows, each once, without gaps.
 RAW_EVENTS: Final = pa.schema([*FEED, *schema_of(_PARTITION)])
+"""The table `raw_events`: the feed's rows, each once, without gaps."""
 
-#: The columns of `raw_events` that the other tables are computed from.
 DERIVATION_COLUMNS: Final = ("position", "stream_cid", "car", "time", "chain_id", "fault")
+"""The columns of `raw_events` that the other tables are computed from."""
 
-#: The table `conclusion_events`: the events, decoded, with what is known about each.
 CONCLUSION_EVENTS: Final = schema_of(
     f"conclusion_event_order:int64 {_STREAM} event_cid:binary event_type:string data:binary? "
     "previous:binaries before:int64? chain_id:string? expires:int64? fault:string? " + _PARTITION
 )
+"""The table `conclusion_events`: the events, decoded, with what is known about each."""
 
-#: The table `event_states`: the content of the stream after each event.
 EVENT_STATES: Final = schema_of(
     f"conclusion_event_order:int64 {_STREAM} event_cid:binary event_type:string event_height:int32 "
     f"data:binary validation_errors:strings before:int64? chain_id:string? {_PARTITION}"
 )
+"""The table `event_states`: the content of the stream after each event."""
 
-# The tip of a stream: null if none of its events is valid, because their capability had expired
-# when they were anchored.
 _TIP: Final = "event_cid:binary? event_type:string? event_height:int32?"
+"""The tip of a stream: null if none of its events is valid, because their capability had expired
+when they were anchored."""
 
-#: The table `stream_tips`: one row per stream, its tip by CIP-145.
 STREAM_TIPS: Final = schema_of(
     f"stream_id:string {_STREAM} {_TIP} data_tip:binaries anchored_at:binaries tips:binaries "
     "pruned:binaries diverged:bool reasons:reasons events:int64 pending_time_events:int64 "
     f"position:int64 {_PARTITION}",
     reasons=_REASONS,
 )
+"""The table `stream_tips`: one row per stream, its tip by CIP-145."""
 
-#: The table `stream_states`: one row per stream, its content at its tip.
 STREAM_STATES: Final = schema_of(
     f"stream_id:string {_STREAM} {_TIP} data:binary? position:int64 {_PARTITION}"
 )
+"""The table `stream_states`: one row per stream, its content at its tip."""
 
-#: The table `unprocessed_streams`: streams that were set aside, with the reason; null once a later
-#: version has taken them up again. `since` is in Unix seconds.
 UNPROCESSED_STREAMS: Final = schema_of(
     f"stream_id:string {_STREAM} reason:string? since:int64 version:string position:int64 "
     + _PARTITION
 )
+"""The table `unprocessed_streams`: streams that were set aside, with the reason; null once a later
+version has taken them up again. `since` is in Unix seconds."""
 
-# Columns of every view, before and after those of the model's fields.
 _OF_A_VIEW: Final = schema_of(
     "stream_id:string stream_cid:binary controller:string event_cid:binary? position:int64 "
     "should_index:bool?"
 )
+"""Columns of every view before those of the model's fields."""
 _AT_THE_END: Final = schema_of(
     f"misfits:misfits {_PARTITION}",
     misfits=_list_of(pa.struct([*schema_of("field:string reason:string")])),
 )
-#: The names that no column of a field can have.
+"""Columns of every view after those of the model's fields."""
 TAKEN: Final = frozenset((*_OF_A_VIEW.names, *_AT_THE_END.names))
+"""The names that no column of a field can have."""
 
 
 def view_schema(fields: list[pa.Field]) -> pa.Schema:
@@ -153,7 +154,6 @@ class TableSpec:
 _ORDER: Final = "conclusion_event_order"
 _COMPUTED_BY_RULES: Final = ("conclusion_events", "event_states", "stream_states")
 
-#: All tables by name, each after the tables it is computed from.
 TABLES: Final = {
     spec.name: spec
     for spec in (
@@ -165,13 +165,14 @@ TABLES: Final = {
         TableSpec("unprocessed_streams", UNPROCESSED_STREAMS, "stream_cid"),
     )
 }
+"""All tables by name, each after the tables it is computed from."""
 STATES: Final = "stream_states"
 UNPROCESSED: Final = "unprocessed_streams"
-#: An internal table of earlier versions, which is deleted.
 FORMER: Final = "_stream_summaries"
+"""An internal table of earlier versions, which is deleted."""
 RAW: Final = "raw_events"
-#: The tables that are computed from `raw_events`.
 DERIVED: Final = tuple(name for name in TABLES if name != RAW)
+"""The tables that are computed from `raw_events`."""
 
 
 def partition_of(stream_cid: bytes) -> int:

@@ -29,8 +29,8 @@ from spark_sink.tables.catalog import At
 from spark_sink.tables.location import Location
 
 _ANY_WIDTH: Final = 1_000_000
-# Characters of a value that are shown on a terminal: a few lines.
 _MAX_CELL: Final = 500
+"""Characters of a value that are shown on a terminal: a few lines."""
 
 
 def ask(tables: Location, sql: str, at: At, *, as_json: bool, wide: bool) -> None:

@@ -42,9 +42,9 @@ TIMEOUT_PER_BYTE: Final = 6e-6
 SLOWNESS: Final = 10
 """How many times as long it may take by the clock: other programs and the disk take time, too."""
 _DEADLINE_CHECK_INTERVAL: Final = 0.5
-# In shared memory: when the owner is to end the process, as `time.monotonic` says (0.0: there is no
-# stream); seconds of CPU time after which the kernel does; the stream's CID.
 _LAYOUT: Final = struct.Struct("<dd200p")
+"""What is in shared memory: when the owner is to end the process, as `time.monotonic` says (0.0:
+there is no stream); seconds of CPU time after which the kernel does; the stream's CID."""
 _SHARED_SIZE: Final = mmap.PAGESIZE
 
 

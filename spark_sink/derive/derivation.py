@@ -43,25 +43,27 @@ from spark_sink.schema import PARTITIONS, TABLES, UNPROCESSED, partition_of
 from spark_sink.tables.staging import Staged, Stager
 from spark_sink.tables.tables import Tables
 
-# Positions per step when the tables are far behind. Each step reads whole streams back, so a few
-# long steps are faster than many short ones, within the limits of memory.
 WINDOW: Final = 1_000_000
-# Streams per step, for the same reason: a step with more is shortened.
+"""Positions per step when the tables are far behind. Each step reads whole streams back, so a few
+long steps are faster than many short ones, within the limits of memory."""
 _MAX_STREAMS: Final = 250_000
-# Positions of a step that is computed without Spark's workers: starting tasks would take longer.
+"""Streams per step, for the same reason: a step with more is shortened."""
 _SHORT_POSITIONS: Final = 1_000
-# The size of its events in files, in bytes.
+"""Positions of a step that is computed without Spark's workers: to start tasks would take
+longer."""
 _SHORT_BYTES: Final = 32 * 1024 * 1024
-# Bytes of rows per merge.
+"""Bytes in files of the events of such a step."""
 _MERGE_BYTES: Final = 256 * 1024 * 1024
-# New versions of models for which documents are looked up that lacked them; else all documents are.
+"""Bytes of rows that are merged into a table in one commit."""
 _MAX_VERSIONS: Final = 1_000
-# Documents of changed models that are recomputed per commit.
+"""New versions of models for which the documents that lacked them are looked up. After more, all
+documents of these models are computed again."""
 _DOCUMENTS_PER_COMMIT: Final = 2_000
-# Seconds without work after which a process of Spark's worker ends.
+"""Documents of changed models that are computed again per commit."""
 _IDLE: Final = 60.0
-# How often a stream may end a process.
+"""Seconds without work after which the child of a Spark worker ends."""
 _TRIES: Final = 2
+"""How many processes a stream may end before it is set aside."""
 
 
 class Derivation:

@@ -55,19 +55,20 @@ from spark_sink.schema import DERIVATION_COLUMNS, PARTITION_COLUMN, partition_of
 from spark_sink.tables.raw_files import ordered_slices
 from spark_sink.tables.sink_table import SinkTable
 
-#: The columns that all rows of a stream share, by name.
 Columns = dict[str, Any]
-#: A row of a table without them; see `derive.transforms`.
+"""The columns that all rows of a stream share, by name."""
 Row = tuple[Any, ...]
+"""The other columns of a row; see `derive.transforms`."""
 
-# Whether the native core reads events, where it is installed: the node's setting is its switch.
 _NATIVE: Final = os.environ.get("RECON_NODE_NATIVE") != "off"
-# Bytes of a stream's events whose payloads are kept decoded.
+"""Whether the native core reads events, where it is installed: the node's setting is its switch."""
 _MAX_DECODED: Final = 1024 * 1024
-# Bytes of the content after all events of a chain, about: it is in memory at once.
+"""Bytes of a stream's events up to which their payloads are kept decoded."""
 _MAX_CONTENTS: Final = 4 * 1024 * 1024
-# Bytes of a dimension that is in each row of an event.
+"""About how many bytes the contents after all events of a chain may take: they are in memory at
+once."""
 _REPEATED: Final = 1024
+"""Bytes of a dimension up to which it is in the row of each event."""
 _ROWS_AT_ONCE: Final = 4096
 # The init event of a model names the metamodel as its own model.
 _MODEL_HEADER: Final = METAMODEL.to_bytes()
@@ -299,8 +300,8 @@ def read_later_events(
             continue
 
 
-# Where a row of `raw_events` has its columns: those that the other tables are computed from.
 _POSITION, _STREAM_CID, _CAR, _TIME, _CHAIN_ID, _FAULT = range(len(DERIVATION_COLUMNS))
+"""Where a row of `raw_events` has the columns that the other tables are computed from."""
 
 
 def _by_stream(raw_events: pa.Table) -> Iterator[tuple[bytes, Iterator[Row]]]:
@@ -398,10 +399,10 @@ def _stream_of(
     return tuple(shown), stream
 
 
-#: Events of a stream of which a summary is kept.
 LONG: Final = 512
-# Bytes of summaries, about.
+"""Events of a stream from which on its summary is kept."""
 _MAX_BYTES: Final = 64 * 1024 * 1024
+"""About how many bytes all summaries may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,8 +437,8 @@ class SummaryCache:
         self._summaries.put(stream.cid, KeptSummary(summary, position))
 
 
-# What is wrong with the tables or the machine, and not with a stream.
 NOT_OF_A_STREAM: Final = (SinkError, OSError, ForgottenError, pa.ArrowException)
+"""Errors that are about the tables or the machine, and not about a stream."""
 _MAX_REASON: Final = 500
 
 

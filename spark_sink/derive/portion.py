@@ -46,12 +46,14 @@ from spark_sink.schema import PARTITION_COLUMN, TABLES, UNPROCESSED, TableSpec, 
 from spark_sink.tables.raw_files import RawFiles, batched
 from spark_sink.tables.staging import MAX_STAGED_BYTES, Staged, Stager
 
-# Streams whose models are read at once.
 _STREAMS_PER_LOOKUP: Final = 500
-# Rows per conversion to Arrow, at least; within a stream, rows or bytes of data, at most.
+"""Streams whose models are read at once."""
 _ROWS_PER_TABLE: Final = 2_048
+"""Rows from which on they are converted to Arrow, between two streams."""
 _MAX_ROWS: Final = 4_096
+"""Rows from which on they are converted to Arrow amid a stream."""
 _DATA_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of data from which on rows are converted to Arrow amid a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,8 +409,8 @@ class _Rows:
             self._tables, self._bytes = [], 0
 
 
-# With more models than this the cache is cleared.
 _MAX_CACHED: Final = 10_000
+"""Models; of more, all are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

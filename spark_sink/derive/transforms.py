@@ -133,8 +133,8 @@ def stream_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     yield stream.id_text, *_tip_columns(stream, tip), data, stream.entries[-1].position
 
 
-#: The tables that depend on models.
 NEED_MODELS: Final = frozenset({"event_states", "stream_states"})
+"""The tables that depend on models."""
 
 
 def rows_of(

@@ -24,8 +24,8 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _ANSWER: Final = "answer binary"
-# Seconds to wait for the warm-up when Spark stops.
 _JOIN_PATIENCE: Final = 10.0
+"""Seconds to wait for the warm-up when Spark stops."""
 
 
 class Workers(Protocol):

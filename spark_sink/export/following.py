@@ -20,9 +20,10 @@ from spark_sink.schema import STATES
 from spark_sink.tables.catalog import view_names
 from spark_sink.tables.location import Location
 
-# Seconds to wait for a target that cannot be reached: the first time, and at most.
 _FIRST_PAUSE: Final = 1.0
+"""Seconds to wait for a target that cannot be reached, the first time."""
 _LONGEST_PAUSE: Final = 30.0
+"""Seconds to wait for it at most."""
 
 Since = Callable[[Token | None], Changes]
 """Returns the changes of a table since a token."""

@@ -33,14 +33,15 @@ from spark_sink.query.changes import Token
 from spark_sink.query.show import show, to_json
 
 _POSITIONS: Final = "positions"
-# Seconds for an answer of the cluster.
 _BROKER_TIMEOUT: Final = 30.0
+"""Seconds to wait for an answer of the cluster."""
 # As long as a cluster allows by default: the first change is the whole table.
 _LONGEST_TRANSACTION_MS: Final = 900_000
 _READ_ONLY_COMMITTED: Final = {"isolation.level": "read_committed"}
-# Bytes of a message: librdkafka's default, which clusters share; of its key and the rest.
 _MESSAGE_BYTES: Final = 1_000_000
+"""Bytes of a message: librdkafka's default, which clusters share."""
 _ENVELOPE: Final = 2_000
+"""Bytes of a message beside its value."""
 _QUIET: Final = {"log_level": 0}
 _FENCED: Final = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 

@@ -45,18 +45,19 @@ _OWN_TABLES: Final = {
 _INCOMING: Final = "spark_sink_incoming"
 _SEEN: Final = "spark_sink_seen"
 _ROWS_AT_ONCE: Final = 5_000
-# Classes of errors that are about what is in a row: data, integrity, check options, limits such as
-# that of nesting, and what triggers raise.
 _OF_A_ROW: Final = ("22", "23", "44", "54", "P0")
+"""Classes of errors about what is in a row: data, integrity, check options, limits such as that of
+nesting, and what triggers raise."""
 _LONGEST_REASON: Final = 500
-# Seconds to connect.
 _CONNECT_TIMEOUT: Final = 10
+"""Seconds to connect."""
 # PostgreSQL cuts longer names, and has columns of its own in every table.
 _LONGEST_NAME: Final = 63
 _SYSTEM: Final = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
-# Binary columns that are not CIDs, and the one with JSON.
 _BYTES: Final = ("event_id", "car")
+"""Binary columns that are not CIDs."""
 _DATA: Final = "data"
+"""The binary column with JSON."""
 _NUL: Final = "\\u0000"
 _SCALARS: Final = {
     pa.string(): "text",

@@ -35,10 +35,10 @@ from spark_sink.tables.location import Location, find_delta_table
 from spark_sink.tables.retention import held
 from spark_sink.tables.staging import DataFile, read_file
 
-#: Tables whose rows never change.
 APPENDED: Final = ("raw_events", "conclusion_events")
-# Bytes of files whose events are brought into one order.
+"""Tables whose rows never change."""
 _TOGETHER: Final = 32 * 1024 * 1024
+"""Bytes of files whose events are sorted at once."""
 _MAX_SHOWN: Final = 100
 """Characters of a text that an error quotes."""
 _NEW: Final = ("insert", "update_postimage")

@@ -29,9 +29,10 @@ from spark_sink.tables.location import (
     storage_options,
 )
 
-# Bytes of a file that is read whole, at most, and how many of them are read ahead.
 _SMALL: Final = 128 * 1024
+"""Bytes of a file up to which it is read whole."""
 _AHEAD: Final = 32
+"""How many small files are read ahead."""
 _ID: Final = "stream_id"
 
 

@@ -49,8 +49,8 @@ _WRITING: Final = re.compile(
     "[Cc]an only (delete from|update|merge into|create an index|vacuum or analyze|modify view)|"
     "is not an? table|is of type View"
 )
-# Statements that formally return rows, but nothing worth showing.
 _QUIET: Final = (StatementType.PRAGMA, StatementType.CALL)
+"""Statements that formally return rows, but nothing worth showing."""
 _FILE: Final = re.compile(r'(?:No files found that match the pattern|Cannot open file) "(.+)"')
 
 Row = tuple[Any, ...]
@@ -327,9 +327,9 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-# Seconds to wait for an interrupted query. DuckDB cannot interrupt an operation on one value,
-# such as sorting a list.
 _CLOSE_PATIENCE: Final = 1.0
+"""Seconds to wait for an interrupted query. DuckDB cannot interrupt an operation on one value, such
+as sorting a list."""
 
 T = TypeVar("T")
 

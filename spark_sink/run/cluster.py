@@ -26,15 +26,16 @@ from spark_sink.errors import INSTALL, SinkError, TablesError, one_line, store_f
 from spark_sink.schema import RAW
 from spark_sink.tables.location import FAULTS, Location, is_delta
 
-# Seconds to wait for an answer of the master, for the cluster's first worker, and before saying so.
 _MASTER_PATIENCE: Final = 10.0
+"""Seconds to wait for an answer of the master."""
 WORKERS_PATIENCE: Final = 300.0
+"""Seconds to wait for the cluster's first worker."""
 _SILENCE: Final = 10.0
+"""Seconds without a worker after which that is reported."""
 _PACKAGE: Final = "recon-node"
 _STANDALONE: Final = "spark://"
 _STANDALONE_PORT: Final = 7077
 
-# Patterns in Spark's long error messages, and what to do about them.
 _FAULTS: Final = (
     (
         r"No module named '([\w.]+)",
@@ -50,6 +51,7 @@ _FAULTS: Final = (
         "{0}; name a Python of the driver's version for the workers",
     ),
 )
+"""Patterns in Spark's long error messages, and what to do about them."""
 _NAME_IT: Final = ", as in --spark-conf spark.pyspark.python=/opt/env/bin/python"
 
 

@@ -38,22 +38,23 @@ from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.delta_log import Reading
 from spark_sink.tables.tables import Tables
 
-#: Seconds to wait for the current batch at the end.
 SINK_CLOSE_TIMEOUT: Final = 30.0
-# Seconds between two looks at the query, at the node and the disk, and between two rounds of
-# questions for a node to read.
+"""Seconds to wait for the current batch at the end."""
 _POLL: Final = 0.2
+"""Seconds between two looks at the query."""
 _ASK_NODE_EVERY: Final = 5.0
+"""Seconds between two looks at the node and the disk."""
 _ASK_NODES_EVERY: Final = 0.5
-# Seconds without an answer after which `waiting` is reported.
+"""Seconds between two rounds of questions for a node to read."""
 SILENCE: Final = 1.0
-# Seconds before another node is chosen when the last one was of no use.
+"""Seconds without an answer after which `waiting` is reported."""
 _FAILOVER_PAUSE: Final = 1.0
-# At least this many questions before a node counts as silent.
+"""Seconds before another node is chosen when the last one was of no use."""
 _ASKS_BEFORE_FAILOVER: Final = 3
-# What Spark writes to a checkpoint. The last of them, a file, distinguishes one from a directory
-# that was named by mistake.
+"""Questions without an answer before a node counts as silent, at least."""
 _CHECKPOINT: Final = ("commits", "offsets", "sources", "state", "metadata")
+"""What Spark writes to a checkpoint. The last one, a file, distinguishes a checkpoint from a
+directory that was named by mistake."""
 
 
 class FeedReader:

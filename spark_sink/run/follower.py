@@ -49,14 +49,14 @@ from spark_sink.tables.placement import LeaveOut, Placement, Positions
 from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
 from spark_sink.tables.tables import Tables
 
-# Rows that are fetched for one commit.
 _ROWS_PER_COMMIT: Final = 50_000
-# Positions between two rows that are wanted, for which another request would cost more.
+"""Rows that are fetched for one commit."""
 _MOST_GAP: Final = 100
-# Positions that are not worth a task of their own.
+"""Positions between two wanted rows up to which they share a request."""
 _MIN_PIECE: Final = 500
-# Bytes at the end of a CID that distinguish events.
+"""Positions up to which a range is not worth a task of its own."""
 _ID_BYTES: Final = 16
+"""Bytes at the end of a CID that distinguish events."""
 
 Range = tuple[int, int]
 Ids = npt.NDArray[np.bytes_]

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: Bytes that the pipeline needs with its default settings.
 NEEDED_BYTES: Final = 2 * 1024**3
+"""Bytes that the pipeline needs with its default settings."""
 
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _OWN_GROUP: Final = Path("/proc/self/cgroup")
 # Version 1 of control groups shows about 2**63 bytes if there is no limit.
 _NO_LIMIT: Final = 2**60
-# The heap's share of a small limit. Python does most of the work and gets the rest.
 _HEAP_DIVISOR: Final = 4
+"""What part of a small limit the heap gets. Python does most of the work and gets the rest."""
 _MIN_HEAP_MIB: Final = 512  # MiB; Spark refuses less than 450
 _MAX_HEAP_MIB: Final = 1024
 

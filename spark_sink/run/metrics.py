@@ -7,8 +7,8 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from spark_sink.exposition import new_registry
 
-# Seconds.
 _BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Seconds."""
 
 
 class SinkMetrics:

@@ -57,23 +57,24 @@ from spark_sink.tables.staging import StagedFeed, stage_feed
 from spark_sink.tables.tables import Tables
 from spark_sink.views.keeping import Views
 
-#: Positions per batch by default. Between two batches, the node waits for the commit and
-#: for Spark.
 ROWS_PER_BATCH: Final = 400_000
-# With more events than this still to be read from the node, the derived tables wait: a step reads
-# whole streams back, and one long step reads each only once.
+"""Positions per batch by default. Between two batches, the node waits for the commit and for
+Spark."""
 _BACKLOG: Final = 20_000
-# They wait for at most this many events, or for as many as they already contain.
+"""Events still to be read from the node above which the derived tables wait: a step reads whole
+streams back, and one long step reads each only once."""
 _LONGEST_WAIT: Final = 1_000_000
-# A batch with fewer rows leaves time to merge the many files of large batches before it.
+"""Events that the derived tables wait for at most, if they contain fewer themselves."""
 _IDLE_ROWS: Final = 1_000
-# Bytes of files of a table that are merged between two small batches: the next one must not wait.
+"""Rows of a batch below which there is time to merge the many files of large batches before it."""
 _TIDIED_BYTES: Final = 8 * 1024 * 1024
-# Positions of a batch that is fetched by this process.
+"""Bytes of files of a table that are merged between two small batches: the next one must not
+wait."""
 _SHORT_BATCH: Final = 500
-# Ranges to fetch in parallel if Spark has enough cores. More do not make a node faster, and each
-# of them writes its own files.
+"""Positions of a batch up to which this process fetches it."""
 _MAX_RANGES: Final = 8
+"""Ranges to fetch in parallel if Spark has enough cores. More do not make a node faster, and each
+writes files of its own."""
 
 
 _COMPUTING: Final = "computing"

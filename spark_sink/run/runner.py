@@ -39,10 +39,10 @@ from spark_sink.tables.tables import (
     lock,
 )
 
-# Seconds to wait for the node at the start.
 _START_TIMEOUT: Final = 30.0
-# Seconds to wait for a signal that may have ended Spark's Java as well.
+"""Seconds to wait for the node at the start."""
 _POLL: Final = 0.2
+"""Seconds to wait for a signal that may have ended Spark's Java as well."""
 KEEP_FREE: Final = 64_000_000
 """Bytes to keep free on the tables' disk."""
 FAILOVER_AFTER: Final = 30.0

@@ -151,8 +151,8 @@ appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 # Where Spark's own messages are pages long.
 _JAVA_GONE: Final = "its Java process is gone: was the machine's memory full?"
 _PY4J_TRACE: Final = "Exception while sending command."
-# Follows in the message of a call to which Java answered with an error.
 _JAVA_TRACE: Final = ":\n"
+"""What follows in the message of a call to which Java answered with an error."""
 _SIGNS: Final = {
     "Python worker exited unexpectedly": "one of its Python processes was killed: was the "
     "machine's memory full?",

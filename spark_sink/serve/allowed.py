@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from spark_sink.errors import invalid_request
 
-# A node of the syntax tree.
 Node = dict[str, Any]
+"""A node of the syntax tree."""
 
-#: DuckDB's scalar and aggregate functions and macros, by name.
 FUNCTIONS: Final = frozenset(
     """
     abs acos acosh add age aggregate ago alias any_value apply approx_count_distinct
@@ -94,22 +93,23 @@ FUNCTIONS: Final = frozenset(
     pg_typeof pg_size_pretty unnest
     """.split()  # noqa: SIM905 - hundreds of names
 )
-#: Functions that the syntax has signs for.
+"""DuckDB's scalar and aggregate functions and macros, by name."""
 OPERATORS: Final = frozenset(
     """
     !__postfix !~~ !~~* % & && * ** + - ->> / // <-> << <=> <@ >> @ @> ^ ^@ | || ~ ~~ ~~* ~~~
     """.split()  # noqa: SIM905
 )
-#: Functions in place of a table.
+"""Functions that the syntax has signs for."""
 TABLE_FUNCTIONS: Final = frozenset(("generate_series", "json_each", "json_tree", "range", "unnest"))
+"""Functions in place of a table."""
 
 _RELATIONS: Final = frozenset(
     ("BASE_TABLE", "EMPTY", "EXPRESSION_LIST", "JOIN")  # noqa: RUF005 - to be read in two lines
     + ("PIVOT", "SHOW_REF", "SUBQUERY", "TABLE_FUNCTION")
 )
 _INFORMATION: Final = frozenset(("columns", "schemata", "tables"))
-#: Beginnings of the names of DuckDB's own views.
 _SYSTEM_VIEWS: Final = ("duckdb_", "pg_", "pragma_", "sqlite_")
+"""Beginnings of the names of DuckDB's own views."""
 
 
 @dataclass(frozen=True, slots=True)

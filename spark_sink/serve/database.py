@@ -44,16 +44,16 @@ from spark_sink.tables.delta_log import names_of, position_of, reading_of
 from spark_sink.tables.location import Location, find_delta_table, has_literal_path
 from spark_sink.tables.retention import held
 
-#: The only catalog, as ceramic-one names it.
 CATALOG: Final = "ceramic"
-#: The schema of ceramic-one's tables.
+"""The only catalog, as ceramic-one names it."""
 V0: Final = "v0"
-#: The schema of the pipeline's tables.
+"""The schema of ceramic-one's tables."""
 OWN: Final = "tables"
-#: The schema of the typed views of models.
+"""The schema of the pipeline's tables."""
 TYPED: Final = VIEWS
-# The schema that the views read.
+"""The schema of the typed views of models."""
 _ROWS: Final = "rows"
+"""The schema that the views read."""
 
 _STREAM: Final = "stream_cid, CAST(stream_type AS UTINYINT) AS stream_type, controller, dimensions"
 # ceramic-one distinguishes only time events (1) from all others (0).
@@ -86,19 +86,18 @@ _SELECTED: Final = {
     ),
 }
 
-#: The tables by schema, without those of models.
 NAMES: Final = {
     V0: tuple(f"{name}{end}" for name in _SELECTED for end in ("", FEED)),
     OWN: tuple(f"{name}{end}" for name in TABLES for end in ("", FEED)),
 }
-# Makes the schemas; the tables in `_ROWS` must exist before `_create_views`.
+"""The tables by schema, without those of models."""
 _CREATE_SCHEMAS: Final = (
     f"ATTACH ':memory:' AS {CATALOG}",
     *(f"CREATE SCHEMA {CATALOG}.{schema}" for schema in (V0, OWN, TYPED, _ROWS)),
     f"USE {CATALOG}.{V0}",
 )
+"""Statements that make the schemas; the tables in `_ROWS` must exist before `_create_views`."""
 _PARTITION_LAST: Final = f"* EXCLUDE ({PARTITION_COLUMN}), {PARTITION_COLUMN}"
-# Functions of ceramic-one's SQL that DuckDB lacks.
 _MACROS: Final = (
     "CREATE MACRO text_of(v BLOB) AS decode(v), (v) AS CAST(v AS VARCHAR)",
     "CREATE MACRO empty(v) AS len(v) = 0",
@@ -107,6 +106,7 @@ _MACROS: Final = (
     "CREATE MACRO array_cid_string(v) AS list_transform(v, lambda c: cid_string(c))",
     "CREATE MACRO array_stream_id_string(v) AS list_transform(v, lambda c: stream_id_string(c))",
 )
+"""Functions of ceramic-one's SQL that DuckDB lacks."""
 _OWN_FUNCTIONS: Final = {
     "is_dag",
     "sha256a",
@@ -119,12 +119,13 @@ _NAMES: Final = frozenset(
 )
 
 _BATCH_ROWS: Final = 10_000
-# Further behind, the tables are not waited for. Seconds between two looks.
 _MAX_LAG: Final = 1_000
+"""Events by which the tables may be behind to be waited for."""
 _POLL: Final = 0.1
+"""Seconds between two looks at the tables."""
 
-#: The values of a statement's parameters by name.
 Values = dict[str, Any]
+"""The values of a statement's parameters by name."""
 
 
 @dataclass(frozen=True, slots=True)

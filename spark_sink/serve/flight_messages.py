@@ -27,7 +27,6 @@ _SCALARS: Final = {
 }
 _PACKAGE: Final = "spark_sink.flight"
 
-# By message: its fields, as in the .proto files, but without the punctuation of a block.
 _KEY_REFERENCE: Final = (
     "string pk_catalog = 1; string pk_db_schema = 2; string pk_table = 3; "
     "string fk_catalog = 4; string fk_db_schema = 5; string fk_table = 6"
@@ -56,6 +55,7 @@ _FLIGHT: Final = {
     "PutResult": "bytes app_metadata = 1",
     "Any": "string type_url = 1; bytes value = 2",
 }
+"""The messages of Flight: their fields as in the .proto file, without the punctuation of blocks."""
 _SQL: Final = {
     "CommandGetCatalogs": "",
     "CommandGetDbSchemas": "string catalog = 1; string db_schema_filter_pattern = 2",
@@ -80,10 +80,11 @@ _SQL: Final = {
     "ActionClosePreparedStatementRequest": _HANDLE,
     "DoPutPreparedStatementResult": _HANDLE,
 }
+"""The messages of Flight SQL, in the same way."""
 _TYPE_URL: Final = "type.googleapis.com/arrow.flight.protocol.sql."
 
-# A message with fields that only its table knows.
 Message = Any
+"""A message with fields that only its table knows."""
 
 
 def _classes() -> dict[str, type[message.Message]]:

@@ -66,8 +66,8 @@ _UNREAD: Final = 10.0
 _SPARE: Final = 32
 """Threads for calls that have no slot yet, or do not get one."""
 _MAX_MESSAGE: Final = 1024 * 1024
-# Calls that neither run a query nor follow a feed, and those that wait for their turn.
 _MORE_CALLS: Final = 64
+"""Calls that neither run a query nor follow a feed, and those that wait for their turn."""
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # otherwise two servers could share a port
     ("grpc.max_receive_message_length", _MAX_MESSAGE),
@@ -428,8 +428,8 @@ def _credentials(certificate: Path, key: Path) -> Any:
     return grpc.ssl_server_credentials([pair])
 
 
-# Seconds.
 _BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Seconds."""
 
 
 class FlightMetrics:

@@ -52,12 +52,12 @@ _ACTIONS: Final = {
     "Request: ActionCreatePreparedStatementRequest; result: ActionCreatePreparedStatementResult.",
     _CLOSE: "Forgets it. Request: ActionClosePreparedStatementRequest.",
 }
-# Messages of a DoPut: a descriptor with the schema, and a row.
 _MAX_PUT: Final = 8
+"""Messages of a DoPut: a descriptor with the schema, and a row."""
 _COMMAND: Final = 2  # the type of a descriptor with a command
 _UNKNOWN: Final = -1
-# Seconds for which the columns of the tables are remembered: views come and go.
 _SCHEMAS_FOR: Final = 5.0
+"""Seconds for which the columns of the tables are remembered: views come and go."""
 _NOT_OURS: Final = "the ticket was not issued by this server, or before it was last started"
 _SEAL: Final = hashlib.sha256().digest_size
 
@@ -271,8 +271,8 @@ def _unsupported(command: Message) -> RequestError:
 
 PER_CLIENT: Final = 64
 IN_ALL: Final = 1024
-#: Seconds that a statement is kept without being used.
 KEPT: Final = 15 * 60.0
+"""Seconds that a statement is kept without being used."""
 
 
 @dataclass(slots=True)

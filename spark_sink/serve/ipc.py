@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _ALIGNMENT: Final = 8
-# Many clients refuse messages of more than 4 MiB.
 _PIECE_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of a message: many clients refuse messages of more than 4 MiB."""
 
-# Kinds of messages.
 _SCHEMA: Final = 1
+"""The kind of a message with a schema."""
 _BATCH: Final = 3
+"""The kind of a message with rows."""
 
-# Types of which a value has no others in it, and no more bytes than it comes with.
 _PLAIN: Final = (
     pa.types.is_boolean,
     pa.types.is_integer,
@@ -42,9 +42,10 @@ _PLAIN: Final = (
     pa.types.is_interval,
     pa.types.is_null,
 )
+"""Types of which a value has no others in it, and no more bytes than it comes with."""
 
-#: The header and the body of a message.
 Parts = tuple[bytes, bytes]
+"""The header and the body of a message."""
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:

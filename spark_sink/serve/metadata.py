@@ -22,8 +22,8 @@ from spark_sink.serve.database import CATALOG, OWN, TYPED, V0
 from spark_sink.serve.flight_messages import Message, name_of
 from spark_sink.serve.statement import FEED
 
-#: The columns of all tables, by schema and name, as Arrow writes them.
 TableSchemas = Mapping[tuple[str, str], bytes]
+"""The columns of all tables, by schema and name, as Arrow writes them."""
 
 _TABLE: Final = "TABLE"
 _VIEW: Final = "VIEW"
@@ -50,7 +50,6 @@ _XDBC_TYPES: Final = schema_of(
     "num_prec_radix:int32? interval_precision:int32?",
     texts=pa.list_(pa.field("item", pa.string(), nullable=False)),
 )
-# Type, its number in XDBC, and its size in digits or bits.
 _XDBC: Final = (
     ("BOOLEAN", -7, 1),
     ("UTINYINT", -6, 3),
@@ -62,6 +61,7 @@ _XDBC: Final = (
     ("VARCHAR", 12, None),
     ("BLOB", -3, None),
 )
+"""Type, its number in XDBC, and its size in digits or bits."""
 
 
 def answer(command: Message, schemas: Callable[[], TableSchemas]) -> pa.Table | None:
@@ -173,8 +173,8 @@ def _xdbc_types(wanted: int | None) -> pa.Table:
     return _table(_XDBC_TYPES, rows)
 
 
-#: Characters of a statement.
 MAX_SQL: Final = 100_000
+"""Characters of a statement."""
 
 _TEXTS: Final = {
     0: "spark-sink",
@@ -225,7 +225,6 @@ _NUMBERS: Final = {
     557: MAX_SQL,
     562: 0,  # isolation of transactions: none
 }
-# Sets of the numbers in an enumeration, each as a bit.
 _BITS: Final = {
     8: 0,  # transactions: none
     522: 0b11,  # GROUP BY of columns that are not selected, or more than those
@@ -240,6 +239,7 @@ _BITS: Final = {
     564: 0b1,  # isolation of transactions: none
     567: 0b10,  # answers are read forwards only
 }
+"""Sets of the numbers in an enumeration, each as a bit."""
 _KEYWORDS: Final = 508
 _CONVERT: Final = 517
 

@@ -39,10 +39,12 @@ from spark_sink.serve.query_worker import (
 )
 from spark_sink.tables.location import Location, absolute
 
-# Seconds.
 _SLOT_WAIT: Final = 20.0
+"""Seconds that a query waits for a slot."""
 _PLAN_SECONDS: Final = 20
+"""Seconds that the plan of a statement may take."""
 _EXIT_WAIT: Final = 5.0
+"""Seconds to wait for the end of a process."""
 # Not with -m: the classes in answers would have a module that does not exist here.
 _PARENT: Final = (
     "import socket; from spark_sink.serve.query_worker import serve; "
@@ -78,8 +80,8 @@ class QueryLimits:
     threads: int = 2
 
 
-#: Registers what to call when the client is gone.
 OnGone = Callable[[Callable[[], None]], Any]
+"""Registers what to call when the client is gone."""
 
 
 class QueryWorkers:

@@ -42,13 +42,13 @@ DATA: Final = 1
 PLAN: Final = 2
 ERROR: Final = 3
 END: Final = 4
-#: Kind, and the lengths of both parts.
 FRAME: Final = struct.Struct(">BIQ")
-#: The length of a request.
+"""The head of a frame: its kind, and the lengths of both parts."""
 LENGTH: Final = struct.Struct(">I")
+"""The length of a request."""
 
-# Python and its libraries take half of this, besides the query's own memory.
 _OVERHEAD_MB: Final = 640
+"""Memory of a worker besides the query's own; Python and its libraries take half of it."""
 
 
 @dataclass(frozen=True, slots=True)

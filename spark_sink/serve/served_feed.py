@@ -28,11 +28,12 @@ from spark_sink.serve.database import Database
 from spark_sink.serve.statement import FEED
 from spark_sink.tables.delta_log import data_files, identity_of, position_of
 
-# Positions per step, at most.
 _POSITIONS_PER_STEP: Final = 50_000
-# Seconds between two looks at a table on a disk, and at one in an object store.
+"""Positions per step, at most."""
 _POLL: Final = 0.2
+"""Seconds between two looks at a table on a disk."""
 _STORE_POLL: Final = 1.0
+"""Seconds between two looks at a table in an object store."""
 _POLLS_PER_OPEN: Final = 25
 
 

@@ -27,10 +27,10 @@ from duckdb import DuckDBPyConnection, StatementType
 from spark_sink.errors import RequestError, invalid_request
 from spark_sink.serve.allowed import Allowed
 
-#: The end of the name of a feed.
 FEED: Final = "_feed"
-#: The macro that a cast to text becomes.
+"""The end of the name of a feed."""
 TEXT_OF: Final = "text_of"
+"""The macro that a cast to text becomes."""
 
 _QUOTED: Final = re.compile(
     r"""[eE]'(?:\\.|''|[^'\\])*'|(?<!\w)[xX]'(?P<hex>[^']*)'|'(?:''|[^'])*'|"(?:""|[^"])*"
@@ -39,12 +39,12 @@ _QUOTED: Final = re.compile(
 )
 _TREE: Final = "SELECT json_serialize_sql(?::VARCHAR)"
 _TEXT: Final = "SELECT json_deserialize_sql(?::JSON)"
-# What DuckDB says next is for those who can change its settings.
 _ADVICE: Final = r" (?:Possible solutions:|Database is launched|Did you mean)"
+"""How the rest of a message of DuckDB begins, which is for those who can change its settings."""
 _ONLY_SELECT: Final = "send one SELECT: the tables are read-only here"
 
-# A node of the syntax tree.
 Node = dict[str, Any]
+"""A node of the syntax tree."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,8 @@ from spark_sink.source.source_options import RangePartition, SourceOptions
 
 Offset = dict[str, Any]
 
-# Seconds to wait for an event before Spark learns that there is none. A stop takes as long.
 _WAIT: Final = 0.5
+"""Seconds to wait for an event before Spark learns that there is none. A stop takes as long."""
 
 
 class ReconDataSource(DataSource):
@@ -217,7 +217,6 @@ def lag(progress: Mapping[str, Any]) -> int | None:
     return max(0, int(latest["position"]) - int(end["position"]))
 
 
-#: The fields of `RangePartition`.
 _RANGES = pa.schema(
     [
         pa.field("after", pa.int64(), nullable=False),
@@ -225,6 +224,7 @@ _RANGES = pa.schema(
         pa.field("epoch", pa.utf8(), nullable=False),
     ]
 )
+"""The fields of `RangePartition`."""
 
 
 class ReconRanges(DataSource):

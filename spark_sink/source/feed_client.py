@@ -41,9 +41,9 @@ DEFAULT_PATIENCE: Final = 120.0
 _ARROW: Final = "/ceramic/feed/arrow"
 _READ_BUFFER_BYTES: Final = 1 << 16
 _DELAYS: Final = Backoff(first=0.1, longest=1.0)
-# How httpx's errors begin if an answer is not HTTP at all. Its other protocol errors mean that an
-# answer was cut off, for example because the node stopped.
 _NO_HTTP: Final = ("illegal request line", "illegal status line", "illegal header line")
+"""How httpx's errors begin if an answer is not HTTP at all. Its other protocol errors mean that an
+answer was cut off, for example because the node stopped."""
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 _HASH_TIMEOUT: Final = httpx.Timeout(600.0, connect=5.0)  # for a hundred million events
 # A node knows its head: one that does not answer hangs, and another one may be read instead.
@@ -53,8 +53,8 @@ _TOKEN: Final = (
     "give it to spark-sink by --token-file or RECON_NODE_TOKEN, or to the source 'recon' by its "
     "option token"
 )
-# The end of an Arrow stream; one that was cut off between two batches looks complete otherwise.
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""The end of an Arrow stream; one that was cut off between two batches looks complete otherwise."""
 
 _ED25519_PEER_ID: Final = bytes.fromhex("002408011220")
 _KEY_SIZE: Final = 32

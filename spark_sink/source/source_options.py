@@ -34,8 +34,9 @@ _SPARKS_OWN: Final = frozenset(
     {"path", "paths", "provider", "location", "is_managed_location", "external"}
     | {"owner", "comment", "collation"}
 )
-# Positions. A smaller range is not split: one more request would cost more than it saves.
 _MIN_RANGE: Final = 500
+"""Positions of a range up to which it is not split: one more request would cost more than it
+saves."""
 
 _Number = TypeVar("_Number", int, float)
 

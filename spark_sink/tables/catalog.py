@@ -52,15 +52,15 @@ from spark_sink.tables.location import (
     open_delta_table,
 )
 
-#: The directory of the views, below that of the tables.
 VIEWS: Final = "views"
-#: The name of a view.
+"""The directory of the views, below that of the tables."""
 NAME: Final = re.compile("[a-z][a-z0-9_]{0,62}")
-# Only a plain Parquet table has this file.
+"""The name of a view."""
 _PARQUET_SIGN: Final = "_position.json"
+"""A file that only a plain Parquet table has."""
 
-#: A version: its number, a time, or None for the latest.
 At = int | datetime | None
+"""A version: its number, a time, or None for the latest."""
 
 
 def view_names(directory: Location) -> list[str]:

@@ -29,35 +29,35 @@ from spark_sink.schema import PARTITION_COLUMN, TableSpec
 from spark_sink.tables.location import Location, file_system, put_if_absent
 from spark_sink.tables.staging import DataFile
 
-#: The property with the log that the table was made from.
 EPOCH_PROPERTY: Final = "recon.epoch"
-#: The property with the log that the table is filled from, if it is not the one it was made from.
+"""The property with the log that the table was made from."""
 READING_PROPERTY: Final = "recon.reading"
-#: The property with the version of the rules that computed the rows.
+"""The property with the log that the table is filled from, if it went on from another one."""
 RULES_PROPERTY: Final = "recon.rules"
-#: The property of a view with its model's StreamID.
+"""The property with the version of the rules that computed the rows."""
 MODEL_PROPERTY: Final = "recon.model"
-#: The property with what was left out of a table, by `spark_sink.tables.placement`: `DAGS`.
+"""The property of a view with its model's StreamID."""
 EXCLUDED_PROPERTY: Final = "recon.excluded"
+"""The property with what was left out of a table, by `spark_sink.tables.placement`: `DAGS`."""
 DAGS: Final = "dags"
-#: What follows in the name of the transaction that counts how often rows were forgotten.
 FORGOT: Final = "/forgot"
-#: Properties of every table.
+"""What follows in the name of the transaction that counts how often rows were forgotten."""
 PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
-#: The directory of the log.
+"""Properties of every table."""
 LOG: Final = "_delta_log"
-#: The directory of the change data feed.
+"""The directory of the log."""
 CHANGE_DATA: Final = "_change_data"
-#: The column of the feed that says what became of a row.
+"""The directory of the change data feed."""
 CHANGE_TYPE: Final = "_change_type"
-#: The partition of a file, among the facts that delta-rs has about it.
+"""The column of the feed that says what became of a row."""
 PARTITION: Final = f"partition.{PARTITION_COLUMN}"
+"""The partition of a file, among the facts that delta-rs has about it."""
 _PLAIN_TYPES: Final = {pa.binary_view(): pa.binary(), pa.string_view(): pa.string()}
 
-#: What a commit does with a file, as the log has it.
 Action = dict[str, dict[str, Any]]
-#: The same as delta-rs takes it.
+"""What a commit does with a file, as the log has it."""
 FileActions = list[AddAction | RemoveAction]
+"""What a commit does with files, as delta-rs takes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,26 +51,27 @@ from spark_sink.tables.staging import (
     rows_in,
 )
 
-#: The largest change that is made here, in rows. delta-rs merges larger ones.
 MOST_ROWS: Final = 10_000
-# Bytes of rows in memory of a leaf; one with more than twice as many is divided. On disk, it takes
-# about a quarter of that, of which 2 KB are not rows.
+"""The largest change that is made here, in rows. delta-rs merges larger ones."""
 _LEAF_BYTES: Final = 48 * 1024
-# About the most files of a partition: in large tables, leaves are larger.
+"""Bytes of a leaf's rows in memory; one with more than twice as many is divided. On disk, it takes
+about a quarter of that, of which 2 KB are not rows."""
 _LEAVES: Final = 128
+"""About how many files a partition has at most: in large tables, leaves are larger."""
 _COMPRESSION: Final = 4
-# The most bytes of files to rewrite together, and about how many of them are in memory at once.
 _MOST_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of files that are rewritten together, at most."""
 _CHUNK_BYTES: Final = 16 * 1024 * 1024
+"""About how many bytes of these files are in memory at once."""
 _MOST_ROW_BYTES: Final = 512 * 1024 * 1024
-# At the end of a leaf; more than its footer has.
 _FOOTER_BYTES: Final = 64 * 1024
-# Of leaves, beside other files.
+"""Bytes at the end of a leaf in which its footer is."""
 _SUFFIX: Final = ".leaf.parquet"
+"""How the names of leaves end, and those of other files do not."""
 _KEY: Final = "stream_cid"
 _CHANGE_FIELD: Final = pa.field(CHANGE_TYPE, pa.string(), nullable=False)
-# Readers skip files and row groups by these columns.
 _STATISTICS: Final = (_KEY, "stream_id", "position")
+"""Columns by which readers skip files and row groups."""
 
 
 class _TooLargeError(Exception):

@@ -59,17 +59,17 @@ from pyarrow.fs import (
 
 from spark_sink.errors import TablesError, cannot_open
 
-#: Exceptions of the disk, the store and the libraries that read and write tables.
 FAULTS: Final = (DeltaError, OSError, pa.ArrowException)
-#: The schemes of stores, as delta-rs knows them, without the name of a provider's account.
+"""Exceptions of the disk, the store and the libraries that read and write tables."""
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss")
-# Variables with the address of a server that speaks a provider's protocol, by scheme. They are
-# options of delta-rs, too, in lower case.
+"""The schemes of stores, as delta-rs knows them, without the name of a provider's account."""
 _ENDPOINTS: Final = {
     **dict.fromkeys(("s3", "s3a"), ("AWS_ENDPOINT_URL", "AWS_ENDPOINT")),
     **dict.fromkeys(("az", "abfs", "abfss"), ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")),
     "gs": ("GOOGLE_BASE_URL",),
 }
+"""Variables with the address of a server that speaks a provider's protocol, by scheme. They are
+options of delta-rs, too, in lower case."""
 _SHORT_NAMES: Final = ("endpoint", "endpoint_url")
 _CONDITION: Final = "aws_conditional_put"
 # A request that fails is repeated for half a minute: a store restarts in less, and a wrong address
@@ -86,17 +86,18 @@ _STORE_TIMEOUTS: Final = {
 }
 _MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f]")
 _PATTERNS: Final = frozenset("*?[]{}=")
-# Of a request that got no answer. What the store refuses for a while is repeated within one.
 _ATTEMPTS: Final = 2
-# By these, delta-rs commits to S3 in another way, or with other credentials.
+"""How often a request without an answer is made. What the store refuses for a while is repeated
+within one."""
 _OTHER_WAYS: Final = ("aws_s3_locking_provider", "aws_s3_allow_unsafe_rename", "aws_iam_role_arn")
+"""Settings by which delta-rs commits to S3 in another way, or with other credentials."""
 _KEYS: Final = ("aws_access_key_id", "access_key_id")
 _PROFILES: Final = (
     ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
     ("AWS_CONFIG_FILE", "~/.aws/config"),
 )
-# Requests of a store at the same time: it answers each in tens of milliseconds.
 _REQUESTS: Final = 16
+"""Requests to a store at the same time: it answers each in tens of milliseconds."""
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

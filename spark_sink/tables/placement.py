@@ -32,8 +32,8 @@ Positions = npt.NDArray[np.int64]
 _LAST: Final = 2**63 - 1
 # {"sep": "dag"} in the DAG-CBOR of an init event's header: nothing else needs a closer look.
 _SIGN: Final = f"csepc{DAG_SORT_KEY}"
-# The list of streams that are forgotten: their CIDs in hexadecimal, one a line.
 _FORGOTTEN: Final = "_forgotten"
+"""The list of streams that are forgotten: their CIDs in hexadecimal, one a line."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

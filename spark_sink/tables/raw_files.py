@@ -27,17 +27,18 @@ from spark_sink.tables.staging import DataFile, rows_in
 
 Item = TypeVar("Item")
 
-# At least this many streams are read at once, however large they are.
 _MIN_STREAMS: Final = 32
-# Bytes in files of streams that are read at once.
+"""Streams that are read at once at least, however large they are."""
 _READ_BYTES: Final = 256 * 1024 * 1024
-# Bytes of files that are kept in memory once they were read, and of all of them, as rows.
+"""Bytes in files of the streams that are read at once."""
 _SMALL_BYTES: Final = 32 * 1024
+"""Bytes of a file up to which its rows are kept in memory once they were read."""
 _CACHE_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of all such rows."""
 # A plain binary column holds 2 GB in one piece, and sorting makes one piece of each column.
 _LARGE: Final = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
-# Bytes of a sorted slice, on average.
 _SLICE_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of a sorted slice, on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +128,12 @@ class RawFiles:
             return dataset.to_table(columns=columns, filter=where)
 
 
-# The files of a few rows that this process has read; of too many, those read last. Every batch adds
-# some, and they stay until they are merged. To read them again for each batch would be most of what
-# reading takes. Files never change.
 _small_files: Final = Remembered[tuple[Location, str], pa.Table](
     _CACHE_BYTES, weigh=attrgetter("nbytes")
 )
+"""The files of a few rows that this process has read; of too many, those read last. Every batch
+adds some, and they stay until they are merged. To read them again for each batch would be most of
+what reading takes. Files never change."""
 
 
 def _read_small(file: DataFile) -> pa.Table:

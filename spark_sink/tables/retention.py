@@ -51,12 +51,12 @@ from spark_sink.tables.delta_log import (
 from spark_sink.tables.location import Location, concurrently, file_system, files_below
 from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, in_chunks, read_file_upto
 
-#: For files that delta-rs writes; by default it does not compress.
 WRITER: Final = WriterProperties(compression="SNAPPY", max_row_group_size=ROW_GROUP)
-# The properties for how long older versions stay readable, and their change data feed.
+"""Settings for the files that delta-rs writes; by default it does not compress."""
 _RETENTION: Final = "delta.deletedFileRetentionDuration"
+"""The property for how long older versions stay readable."""
 _CHANGES: Final = "recon.changesRetentionDuration"
-# Hours per unit of the property; months and years count with their greatest length.
+"""The property for how long their change data feed does."""
 _HOURS: Final = {
     "microsecond": Fraction(1, 3_600_000_000),
     "millisecond": Fraction(1, 3_600_000),
@@ -68,32 +68,36 @@ _HOURS: Final = {
     "month": Fraction(31 * 24),
     "year": Fraction(366 * 24),
 }
-# Files of this size are not merged.
+"""Hours per unit of the property; months and years count with their greatest length."""
 _TARGET_BYTES: Final = 32 * 1024 * 1024
-# Merge at least this many files, none of which is more than this many times as large as all smaller
-# ones together; limits in bytes per merge, on disk and in memory.
+"""Bytes of a file from which on it is not merged."""
 _MIN_FILES: Final = 8
+"""Files that are merged together at least."""
 _MAX_RATIO: Final = 2
+"""How many times as large as all smaller ones together a file of them may be."""
 _MAX_MERGE_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of files that are merged together."""
 _MAX_ROW_BYTES: Final = 512 * 1024 * 1024
+"""Bytes of their rows that are in memory at once."""
 _READERS: Final = "_readers"
 _LAST_CHECKPOINT: Final = f"{LOG}/_last_checkpoint"
 _ENTRY: Final = re.compile(rf"{LOG}/(\d{{20}})\.[^/]+")
-#: Bytes of leftovers that are always kept.
 LEAST_KEPT: Final = 4_000_000
-# Seconds for which a leftover stays: a reader opens a version, and only then its files. Readers of
-# an object store cannot hold a version.
+"""Bytes of leftovers that are always kept."""
 _GRACE: Final = 10.0
+"""Seconds for which a leftover stays: a reader opens a version, and only then its files."""
 _STORE_GRACE: Final = 60.0
-# A batch adds up to one file per partition, and to read a stream back opens all of one. They are
-# small, so that most of them is not rows: with four times as many, a table takes twice the space.
+"""Seconds for which it stays in an object store, whose readers cannot hold a version."""
 _COMMITS_PER_TIDY: Final = 16
+"""A commit adds up to one file per partition, and to read a stream back opens all files of one.
+They are small, so that most of them is not rows: with four times as many, a table takes twice the
+space."""
 _MAX_NEW_FILES: Final = 256
-# Commits to an object store between two looks at what they left behind: each takes a request.
 _COMMITS_PER_TRIM: Final = 16
-# A commit every half second writes many log files. Without the files of a version, they are of no
-# use, and they must not be kept for a month.
+"""Commits to an object store between two looks at what they left behind: each takes a request."""
 _LOG: Final = "delta.logRetentionDuration"
+"""The property for how long the log is kept. A commit every half second writes many log files,
+which are of no use without the files of their versions."""
 _LOG_HOURS: Final = 1
 
 

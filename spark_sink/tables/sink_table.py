@@ -53,23 +53,24 @@ from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.retention import WRITER, Retention, Tidying, merge_small_files, vacuum
 from spark_sink.tables.staging import DataFile, Staged, Stager, read_file
 
-# Where staged files are. Delta ignores names that begin with an underscore.
 _STAGED_DIR: Final = "_staged"
-# What delta-rs says if another commit came first.
+"""The directory of staged files. Delta ignores names that begin with an underscore."""
 _CONFLICT: Final = re.compile("(?i)concurrent transaction|changed since last commit|existing table")
+"""What delta-rs says if another commit came first."""
 _STEP: Final = "/step"
 _FOLLOW: Final = "/follow/"
-# As delta-rs does after commits of its own.
 _COMMITS_PER_CHECKPOINT: Final = 100
-# The last position of a file without statistics.
+"""As many as delta-rs makes of its own."""
 _UNKNOWN: Final = 2**63 - 1
-# Columns that tables of earlier versions lack. Null is right, but for time events without the
-# columns about their anchors.
+"""The last position of a file without statistics."""
 _ANCHOR_COLUMNS: Final = frozenset({"time", "chain_id"})
+"""Columns about the anchor of a time event."""
 _ADDED_COLUMNS: Final = {
     RAW: _ANCHOR_COLUMNS | {"delivered_at", "fault"},
     "conclusion_events": frozenset({"fault"}),
 }
+"""Columns that tables of earlier versions lack. Null is right, but for time events without the
+columns about their anchors."""
 
 
 class SinkTable:

@@ -31,12 +31,13 @@ from spark_sink.tables.placement import Placement
 
 Item = TypeVar("Item")
 
-# Rows that are read at once.
 ROW_GROUP: Final = 1024
-# Bytes of rows to collect before writing a file. Otherwise, a batch would have more files.
+"""Rows of a file that are read at once."""
 MAX_STAGED_BYTES: Final = 64 * 1024 * 1024
-# Columns with few distinct values, for which a dictionary is worthwhile.
+"""Bytes of rows that are collected before a file is written. Otherwise, a batch would have more
+files."""
 _FEW_VALUES: Final = ("stream_cid", "event_type", "controller", "chain_id")
+"""Columns with few distinct values, for which a dictionary is worthwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,9 @@ from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
 STAGING_DIR: Final = "_staging"
-# Staged files of this age in an object store are none that a process is about to commit.
 _ABANDONED_AFTER: Final = timedelta(hours=1)
+"""The age from which on staged files in an object store are none that a process is about to
+commit."""
 
 OnWrite = Callable[[str, Staged], None]
 

@@ -21,8 +21,8 @@ from spark_sink.tables.delta_log import Reading
 from spark_sink.tables.location import Location
 from spark_sink.upkeep.check import check_counts
 
-# By how much the clocks of two machines may differ.
 _CLOCKS_DIFFER: Final = timedelta(minutes=5)
+"""How much the clocks of two machines may differ."""
 
 
 @dataclass(frozen=True, slots=True)

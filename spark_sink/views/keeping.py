@@ -32,15 +32,16 @@ from spark_sink.tables.retention import Retention
 from spark_sink.tables.sink_table import SinkTable
 from spark_sink.views.model_columns import MAX_VALUES, Columns, Misfit
 
-# Bytes of rows that are converted and merged at once.
 _MERGE_BYTES: Final = 32 * 1024 * 1024
-# Values of a row beside one for each byte of its content, and of rows that are converted at once.
+"""Bytes of rows that are converted and merged at once."""
 _FREE_VALUES: Final = 1_000
+"""Values that a row may have beside one for each byte of its content."""
 _VALUES_AT_ONCE: Final = 500_000
-# Rows of which the content is taken out of Arrow at once.
+"""Values of rows that are converted at once."""
 _BATCH_STATES: Final = 64
-# Objects and lists in content that is converted; each takes 60 bytes or more while it is.
+"""Rows of which the content is taken out of Arrow at once."""
 _MAX_CONTAINERS: Final = 200_000
+"""Objects and lists in content that is converted; each takes 60 bytes or more meanwhile."""
 
 
 def create_view(directory: Location, model: StreamId, name: str | None) -> str:

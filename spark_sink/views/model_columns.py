@@ -22,16 +22,18 @@ import pyarrow as pa
 
 from recon_node.ceramic import StreamId, StreamIdError
 
-# Bounds on what a stranger's schema makes: columns (databases have their limits, too), the depth of
-# a type, and the fields of all types.
 _MAX_COLUMNS: Final = 1_000
+"""Columns that a stranger's schema makes; databases have their limits, too."""
 _MAX_DEPTH: Final = 12
+"""The depth of the type of such a column."""
 _MAX_FIELDS: Final = 2_000
+"""The fields of the types of all such columns."""
 MAX_VALUES: Final = 1_000_000
 """In the objects and lists of a row."""
-# Reasons that are kept for a row, and characters of a value in one.
 _MAX_MISFITS: Final = 20
+"""Reasons that are kept for a row."""
 _SHOWN: Final = 80
+"""Characters of a value in a reason."""
 _LONGS: Final = range(-(2**63), 2**63)
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME: Final = re.compile(
