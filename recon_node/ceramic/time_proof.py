@@ -27,6 +27,8 @@ from recon_node.ipld import CID
 MAX_PATH_DEPTH: Final = 64
 """Levels of a Merkle tree, enough for 2^64 events; anchor services make far smaller ones."""
 
+MAX_TIME: Final = 253_402_300_799
+"""Unix seconds at the end of the year 9999. Later times are mistakes: programs cannot show them."""
 _HASH: Final = 32
 """Bytes of a transaction's hash, and of the digest of a root that a contract call anchors."""
 _PROOF: Final = frozenset({"chainId", "root", "txHash"})
@@ -148,6 +150,10 @@ def check_transaction(
     expected = expected_input(proof)
     _check_answers(proof, transaction, block)
     timestamp = _quantity(block, "timestamp")
+    if timestamp > MAX_TIME:
+        raise ChainAnswerError(
+            f"the provider's block has the time {timestamp}, beyond the calendar"
+        )
     number = _quantity(block, "number")
     hex_data = _hex(transaction, "input")
     data = bytes.fromhex(hex_data[2:])
@@ -236,8 +242,6 @@ def check_path(root: CID, path: str, prev: CID, read_block: Callable[[CID, str],
 DEVELOPMENT_CHAIN: Final = "local:clock"
 """As proofs name it (CAIP-2)."""
 _PADDING: Final = bytes(24)
-_MAX_TIME: Final = 2**40
-"""Later times, after the year 36,000, are mistakes: readers cannot show them."""
 
 
 def transaction_of(time: int) -> bytes:
@@ -253,6 +257,6 @@ def development_time_of(proof: TimeProof) -> int:
     """
     digest = proof.tx_hash.digest
     time = int.from_bytes(digest[len(_PADDING) :], "big")
-    if digest != transaction_of(time & (2**64 - 1)) or time > _MAX_TIME:
+    if digest != transaction_of(time & (2**64 - 1)) or time > MAX_TIME:
         raise InvalidEventError(f"the proof's 'txHash' {proof.tx_hash} does not state a time")
     return time

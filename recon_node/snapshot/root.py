@@ -53,6 +53,7 @@ from recon_node.ceramic import InvalidEventError, Network
 from recon_node.ceramic.auth.did import DID_KEY, algorithm_of, controller_of, public_key, sign
 from recon_node.ceramic.auth.envelope import Envelope, parse_envelope
 from recon_node.ceramic.errors import DidError
+from recon_node.ceramic.time_proof import MAX_TIME
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, DagCborError, car, dag_cbor
 from recon_node.ipld.cid import RAW
 from recon_node.recon import KeyRange, Sha256a
@@ -90,6 +91,7 @@ class RootError(ValueError):
 
 
 _Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Time = Annotated[int, Meta(ge=0, le=MAX_TIME)]
 
 
 class SnapshotPage(NamedTuple):
@@ -130,7 +132,7 @@ class _ManifestFields(Struct):
     network: _Number
     interests: tuple[str, ...]
     ranges: Annotated[tuple[KeyRange, ...], Meta(max_length=MAX_RANGES)]
-    created: _Number
+    created: _Time
     root: CID | None
     level: _Number
     ahash: bytes | None
@@ -231,7 +233,6 @@ class SnapshotManifest:
         is_in_order = all(left.upper <= right.lower for left, right in pairwise(ranges))
         if not is_in_order or any(key_range.is_empty for key_range in ranges):
             raise ValueError("its key ranges are not ascending and apart")
-        datetime.fromtimestamp(fields.created, UTC)  # raises an error if it is out of range
         network, packs = Network.from_id(fields.network), fields.packs
         facts = (network, fields.interests, ranges, fields.created, tree, extent, packs)
         return cls(*facts, fields.live, fields.feed)

@@ -1,6 +1,7 @@
 """What a chain's provider answered, and what follows from it for a time event."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,12 @@ from recon_node.ceramic import (
     TimeProof,
     check_transaction,
     expected_input,
+)
+from recon_node.ceramic.time_proof import (
+    DEVELOPMENT_CHAIN,
+    MAX_TIME,
+    development_time_of,
+    transaction_of,
 )
 from recon_node.ipld import CID, multibase
 
@@ -128,3 +135,20 @@ def test_blocks_without_a_time(value: Any) -> None:
             check_transaction(SEPOLIA, transaction(), block(**{name: value}))
     with pytest.raises(ChainAnswerError, match="'timestamp' is not a hexadecimal number: None"):
         check_transaction(SEPOLIA, transaction(), {"hash": BLOCK_HASH, "number": "0x1"})
+
+
+def test_times_beyond_the_calendar_are_mistakes() -> None:
+    """Clients and tables could not show them, and raise errors that nobody expects."""
+
+    def at(time: int) -> TimeProof:
+        tx_hash = CID(SEPOLIA.tx_hash[:-32] + transaction_of(time))
+        return replace(SEPOLIA, chain_id=DEVELOPMENT_CHAIN, tx_hash=tx_hash)
+
+    assert datetime.fromtimestamp(development_time_of(at(MAX_TIME)), UTC).year == 9999
+    last = block(timestamp=hex(MAX_TIME))
+    assert check_transaction(SEPOLIA, transaction(), last) == MAX_TIME
+    for time in (MAX_TIME + 1, 2**40, 2**63 - 1, 2**64 - 1):
+        with pytest.raises(InvalidEventError, match="does not state a time"):
+            development_time_of(at(time))
+        with pytest.raises(ChainAnswerError, match="beyond the calendar"):
+            check_transaction(SEPOLIA, transaction(), block(timestamp=hex(time)))

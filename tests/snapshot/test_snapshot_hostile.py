@@ -208,6 +208,18 @@ def test_a_snapshot_from_the_future_is_not_built_on(
         create(log, objects)
 
 
+@pytest.mark.parametrize("created", [253_402_300_800, 2**55, 2**62, 2**63 - 1])
+def test_a_snapshot_made_at_a_time_beyond_the_calendar_is_broken(
+    kept: tuple[Objects, RootObject], created: int
+) -> None:
+    """Python has three kinds of errors for such times."""
+    objects, root = kept
+    _, data = encode_root(replace(root.manifest, created=created), KEY, root.top)
+    objects.put(LATEST, data)
+    with pytest.raises(SnapshotError, match=r"manifest is broken.*created"):
+        read_root(objects)
+
+
 def test_a_manifest_that_is_signed_by_another_key_than_it_names(
     kept: tuple[Objects, RootObject],
 ) -> None:
