@@ -17,7 +17,7 @@ from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import RECON_1_2
 from recon_node.recon.coded.messages import END, KEYS, RANGE_DIGEST_SIZE, Gaps, Listed, Message
-from recon_node.recon.keys.sums import NO_IDS
+from recon_node.recon.keys.key_hashes import NO_IDS
 
 SECONDS: Final = 10.0
 """How long each attack lasts."""

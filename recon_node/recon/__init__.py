@@ -25,6 +25,7 @@ from recon_node.recon.actions import (
 )
 from recon_node.recon.cip124 import RECON_1_0
 from recon_node.recon.coded import RECON_1_2
+from recon_node.recon.keys.key_hashes import ID_SIZE, id_of
 from recon_node.recon.keys.key_store import KeyStore, KeyView
 from recon_node.recon.keys.lookups import find
 from recon_node.recon.keys.ordered_keys import (
@@ -36,7 +37,6 @@ from recon_node.recon.keys.ordered_keys import (
     subtract_ranges,
 )
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
-from recon_node.recon.keys.sums import ID_SIZE, id_of
 from recon_node.recon.session import (
     DEFAULT_SETTINGS,
     LocalProtocolError,

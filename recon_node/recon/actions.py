@@ -40,7 +40,7 @@ class Fetch:
 
 
 class SoughtIds(NamedTuple):
-    """Ids (sums.py) of the other side's keys whose events are to be fetched."""
+    """Ids (key_hashes.py) of the other side's keys whose events are to be fetched."""
 
     key_range: KeyRange
     """Where the keys lie."""

@@ -315,7 +315,7 @@ class Store:
         return self.reader.head
 
     def find_refused(self, name: bytes) -> EventId | None:
-        """Return the EventId that has this id (sums.py), if it is refused or withheld."""
+        """Return the EventId that has this id (key_hashes.py), if it is refused or withheld."""
         return self._refused.get(name) or self._withheld.get(name)
 
     def refused_among(self, ids: Iterable[bytes]) -> set[bytes]:

@@ -30,8 +30,8 @@ from recon_node.recon import (
 from recon_node.recon.cip124.cip124_codec import Cip124Message, encode_message
 from recon_node.recon.coded.messages import Gaps, Say
 from recon_node.recon.coded.messages import Message as CodedMessage
+from recon_node.recon.keys.key_hashes import LtHash
 from recon_node.recon.keys.ordered_keys import common_prefix
-from recon_node.recon.keys.sums import LtHash
 
 WHOLE = KeyRange(*network_range(NETWORK))
 MAX_FRAME = LOOPBACK.max_frame

@@ -18,8 +18,8 @@ from recon_node.recon.cip124.cip124_codec import Cip124Message
 from recon_node.recon.cip124.cip124_session import Session10
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, NOTHING_LISTED, Body, Gaps, Say, fingerprint
+from recon_node.recon.keys.key_hashes import LtHash, ids_of
 from recon_node.recon.keys.sha256a import lanes_of
-from recon_node.recon.keys.sums import LtHash, ids_of
 from recon_node.recon.session import TurnSession
 
 LOWEST, HIGHEST = b"", b"\xff" * 40

@@ -29,8 +29,9 @@ from recon_node.recon.coded.messages import (
     encode_message,
     weigh,
 )
+from recon_node.recon.keys.key_hashes import NO_IDS
 from recon_node.recon.keys.ordered_keys import separator
-from recon_node.recon.keys.sums import MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Symbols
+from recon_node.recon.keys.sketch import MAX_SYMBOLS, TABLE_SIZE, Symbols
 
 MIB = 1 << 20
 RANGE = KeyRange(network_range(MAINNET)[0], network_range(IN_MEMORY)[1])

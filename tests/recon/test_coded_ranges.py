@@ -31,8 +31,8 @@ from recon_node.recon.coded.messages import (
     encode_message,
     fingerprint,
 )
+from recon_node.recon.keys.key_hashes import LtHash
 from recon_node.recon.keys.ordered_keys import separator
-from recon_node.recon.keys.sums import LtHash
 
 RANGE = KeyRange(*network_range(IN_MEMORY))
 DIGEST = bytes(range(32))

@@ -22,8 +22,9 @@ from recon_node.recon import (
 from recon_node.recon.coded import RECON_1_2, coded_answers, estimates
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, Estimate, Gaps, Listed, Message, Say
-from recon_node.recon.keys import kept_sums, sums
-from recon_node.recon.keys.sums import MAX_SYMBOLS, NO_IDS, Ids, Symbols
+from recon_node.recon.keys import kept_sums, key_hashes
+from recon_node.recon.keys.key_hashes import NO_IDS, Ids
+from recon_node.recon.keys.sketch import MAX_SYMBOLS, Symbols
 
 
 def sides(common: int, differing: set[int], session: Any = FetchesById) -> tuple[Peer, Peer]:
@@ -210,7 +211,7 @@ def narrow_ids(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
 
     monkeypatch.setattr("recon_node.recon.keys.lookups.ids_of", ids_of)
     monkeypatch.setattr("recon_node.recon.keys.kept_sums.ids_of", ids_of)
-    assert sums.ids_of is not ids_of
+    assert key_hashes.ids_of is not ids_of
 
 
 @given(st.sets(st.integers(0, 400), max_size=60), st.integers(0, 12), st.integers(1, 8))

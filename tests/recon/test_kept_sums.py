@@ -12,7 +12,8 @@ from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, id_of
 from recon_node.recon.keys import kept_sums
 from recon_node.recon.keys.kept_sums import KeptSums
-from recon_node.recon.keys.sums import LtHash, Sketch
+from recon_node.recon.keys.key_hashes import LtHash
+from recon_node.recon.keys.sketch import Sketch
 
 WHOLE = KeyRange(b"", b"\xff" * 9)
 RANGES = [WHOLE, *(KeyRange(bytes([n]), bytes([n + 60])) for n in range(0, 180, 30))]

@@ -10,7 +10,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.recon.keys.sums import LtHash
+from recon_node.recon.keys.key_hashes import LtHash
 
 VECTORS = json.loads((Path(__file__).parent.parent / "data" / "lthash.json").read_text())
 KEY = st.binary(min_size=1, max_size=4)

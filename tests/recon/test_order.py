@@ -9,8 +9,8 @@ from peers import FetchesById, Peer, reconcile
 from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, id_of
 from recon_node.recon.coded import coded_session
+from recon_node.recon.keys.key_hashes import distinct
 from recon_node.recon.keys.lookups import in_key_order, not_held
-from recon_node.recon.keys.sums import distinct
 
 ALL = KeyRange(b"", b"\xff" * 9)
 KEYS = st.lists(st.binary(min_size=1, max_size=8), max_size=60)

@@ -15,20 +15,19 @@ from hypothesis import strategies as st
 from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, find, id_of
 from recon_node.recon.keys import lookups
-from recon_node.recon.keys import sums as sums_module
+from recon_node.recon.keys import sketch as sketch_module
+from recon_node.recon.keys.key_hashes import Ids, ids_of
 from recon_node.recon.keys.lookups import not_held
-from recon_node.recon.keys.sums import (
+from recon_node.recon.keys.sketch import (
     COLUMNS,
     MAX_SYMBOLS,
     ROWS,
     Difference,
-    Ids,
     Sketch,
     Symbols,
     at_least,
     decode,
     estimate,
-    ids_of,
     symbols_for,
 )
 
@@ -268,7 +267,7 @@ def test_few_symbols_decode_as_many_do(data: st.DataObject) -> None:
             changed[index] = value % 2 ** (8 * changed.itemsize)
     few = decoded(symbols)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sums_module, "_FEW_SYMBOLS", -1)
+        patch.setattr(sketch_module, "_FEW_SYMBOLS", -1)
         many = decoded(symbols)
     if few is None or many is None:
         assert few is many

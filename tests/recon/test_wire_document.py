@@ -14,8 +14,8 @@ from recon_node.ipld import CID, encode_varint
 from recon_node.recon import KeyRange, KeyStore, Sha256a
 from recon_node.recon.actions import Send, SendValues, Value, turn_of
 from recon_node.recon.coded.messages import fingerprint
+from recon_node.recon.keys.key_hashes import LtHash
 from recon_node.recon.keys.sha256a import lanes_of
-from recon_node.recon.keys.sums import LtHash
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_codec import KeyForm, Message, encode
 from recon_node.recon.ring.ring_session import Initiator, Responder

@@ -42,8 +42,9 @@ from recon_node.recon.coded.messages import (
     TurnKind,
 )
 from recon_node.recon.coded.salted import Salted, salt_of
+from recon_node.recon.keys.key_hashes import NO_IDS, Ids, among
 from recon_node.recon.keys.ordered_keys import KeyRange
-from recon_node.recon.keys.sums import MAX_SYMBOLS, NO_IDS, Difference, Ids, among, symbols_for
+from recon_node.recon.keys.sketch import MAX_SYMBOLS, Difference, symbols_for
 from recon_node.recon.session import GAPS_PER_STEP, Side
 
 _MAX_SKETCHED: Final = 1 << 17

@@ -24,10 +24,10 @@ from recon_node.recon.coded.messages import (
     Say,
     fingerprint,
 )
+from recon_node.recon.keys.key_hashes import ID_SIZE, NO_IDS, Ids, among_ordered
 from recon_node.recon.keys.lookups import Finger, Group, groups
 from recon_node.recon.keys.ordered_keys import KeyRange, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, lanes_of
-from recon_node.recon.keys.sums import ID_SIZE, NO_IDS, Ids, among_ordered
 from recon_node.recon.session import Side
 
 MAX_TURN: Final = 16

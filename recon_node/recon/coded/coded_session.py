@@ -5,7 +5,7 @@ Theory of operation
 It opens with a range and the digest of an LtHash of all keys in it. A digest that is right is
 answered with AGREED, so that two sides in sync say some 100 bytes and 2. One that is wrong is
 answered with an *estimate*: a table that shows how many keys differ, hints that show where, and the
-first few symbols of a sketch (sums.py)::
+first few symbols of a sketch (sketch.py)::
 
     initiator   range, digest, count
     responder   estimate: table, hints, 8 symbols
@@ -73,18 +73,10 @@ from recon_node.recon.coded.messages import (
     TurnKind,
     weight_of,
 )
+from recon_node.recon.keys.key_hashes import ID_SIZE, NO_IDS, Ids, LtHash, among, distinct, id_of
 from recon_node.recon.keys.lookups import find, groups, in_key_order, not_held
 from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
-from recon_node.recon.keys.sums import (
-    ID_SIZE,
-    NO_IDS,
-    Difference,
-    Ids,
-    LtHash,
-    among,
-    distinct,
-    id_of,
-)
+from recon_node.recon.keys.sketch import Difference
 from recon_node.recon.session import (
     FETCHED_AT_ONCE,
     GAPS_PER_STEP,

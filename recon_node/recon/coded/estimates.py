@@ -17,12 +17,12 @@ from recon_node.recon.coded.messages import (
     Message,
     fingerprint,
 )
+from recon_node.recon.keys.key_hashes import ID_SIZE
 from recon_node.recon.keys.key_store import KeyView
 from recon_node.recon.keys.lookups import Finger
 from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
-from recon_node.recon.keys.sums import (
-    ID_SIZE,
+from recon_node.recon.keys.sketch import (
     MAX_SYMBOLS,
     Difference,
     Sketch,

@@ -28,9 +28,10 @@ import numpy as np
 
 from recon_node.ceramic import EventId, EventIdError, event_ids
 from recon_node.ipld import VarintError, decode_varint, encode_varint
+from recon_node.recon.keys.key_hashes import ID_SIZE, NO_IDS, Ids
 from recon_node.recon.keys.ordered_keys import KeyRange, common_prefix
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
-from recon_node.recon.keys.sums import ID_SIZE, MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Ids, Symbols
+from recon_node.recon.keys.sketch import MAX_SYMBOLS, TABLE_SIZE, Symbols
 from recon_node.recon.session import RemoteProtocolError
 
 FINGERPRINT_SIZE: Final = 16
@@ -135,7 +136,7 @@ class Estimate(NamedTuple):
     """About how many keys differ, and where."""
 
     table: bytes
-    """The sender's table of bits (sums.py)."""
+    """The sender's table of bits (sketch.py)."""
     bounds: tuple[bytes, ...]
     """What divides the range into parts, ascending."""
     hints: tuple[bytes, ...]

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A sum (sums.py) is made by going through the keys, a group at a time, while the store may change.
+A sum is made by going through the keys, a group at a time, while the store may change.
 Keys that come or go are noted in a journal. Before a sum is used, and whenever the journal is full,
 they are added to it or taken out, if it has come past them by then: what lies ahead will be met on
 the way. So a sum is always that of the keys that its range holds. Each sum has a part of its own in
@@ -28,10 +28,11 @@ from typing import Final, TypeVar
 import numpy as np
 
 from recon_node.base.steps import Steps
+from recon_node.recon.keys.key_hashes import LtHash, ids_of
 from recon_node.recon.keys.lookups import groups
 from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, id_sum
-from recon_node.recon.keys.sums import COUNTS, LtHash, Sketch, ids_of
+from recon_node.recon.keys.sketch import COUNTS, Sketch
 
 MAX_SKETCHES: Final = 4
 """Sketches that a store keeps, those that were used most of late; each takes half a MB."""

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recon_node.base.steps import Steps
+from recon_node.recon.keys.key_hashes import NO_IDS, Ids, among_ordered, distinct, ids_of
 from recon_node.recon.keys.ordered_keys import (
     Bisect,
     Inner,
@@ -43,7 +44,6 @@ from recon_node.recon.keys.ordered_keys import (
     separator,
 )
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread, spread_run
-from recon_node.recon.keys.sums import NO_IDS, Ids, among_ordered, distinct, ids_of
 
 _CUT_REACH: Final = 6
 """Maximum keys between a cut and the rank that would make its parts equal. Most streams are shorter

@@ -20,7 +20,7 @@ For each child, an inner node keeps the *lanes*: the sum of all digests below it
 on top, in one integer (see sha256a.py). Readers want sums of the first n children. They are
 computed when first needed, and dropped when the node changes. So a burst of range hashes pays for
 each sum once, and an insert pays for nothing but the dropping. The same goes for the ids of all
-keys below a node whose children are leaves (sums.py).
+keys below a node whose children are leaves (key_hashes.py).
 
 Iterating while the store changes: a walk (`keys`, or iterating over the store) goes page by page.
 A page is copied when its first key is asked for: the keys of one leaf that lie beyond the last key
@@ -45,6 +45,7 @@ from itertools import accumulate, islice, pairwise
 from operator import eq
 from typing import NamedTuple
 
+from recon_node.recon.keys.key_hashes import Ids
 from recon_node.recon.keys.sha256a import (
     COUNT_SHIFT,
     DIGEST_SIZE,
@@ -53,7 +54,6 @@ from recon_node.recon.keys.sha256a import (
     spread_run,
     spread_runs,
 )
-from recon_node.recon.keys.sums import Ids
 
 
 class KeyRange(NamedTuple):

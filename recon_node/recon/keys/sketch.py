@@ -1,16 +1,15 @@
-"""Sums of a set of keys: a sketch, which shows how two sets differ, and an LtHash, whether they do.
+"""A sketch of a set of keys, which shows how two sets differ; and an estimate of how many keys do.
 
 Theory of operation
 -------------------
-A sum changes with its set: a key is added to it, or taken out, whatever else it has. It takes the
-keys' sha2-256 digests, which the tree has (ordered_keys.py), or what is made of these.
+A sketch is made of the keys' ids (key_hashes.py). It changes with its set: a key is added to it, or
+taken out, whatever else it has.
 
-The sketch follows Yang, Gilad and Alizadeh, "Practical Rateless Set Reconciliation" (SIGCOMM 2024).
-A key is represented by its *id*: the first 8 bytes of its sha2-256 digest, as a little-endian
-number. A *symbol* is the sum of some ids (modulo 2^64), of their checks (modulo 2^32), and their
-number. Symbol 0 has all ids of the set, and symbol i has each with a probability of 1 / (1 + i/2),
-decided by the id alone. So the symbols of two sets can be subtracted: what remains are the symbols
-of the difference, in which the keys of one side count +1 and those of the other -1.
+It follows Yang, Gilad and Alizadeh, "Practical Rateless Set Reconciliation" (SIGCOMM 2024). A
+*symbol* is the sum of some ids (modulo 2^64), of their checks (modulo 2^32), and their number.
+Symbol 0 has all ids of the set, and symbol i has each with a probability of 1 / (1 + i/2), decided
+by the id alone. So the symbols of two sets can be subtracted: what remains are the symbols of the
+difference, in which the keys of one side count +1 and those of the other -1.
 
 A symbol with a single id left in it is *pure*. Its count is 1 or -1, and its check fits its sum.
 That id is taken out of all its other symbols, which makes more of them pure. Some 1.4 symbols for
@@ -28,29 +27,21 @@ out by linear algebra. It can still search for two keys with the same id. Then t
 decode, and the session goes another way. No set is ever believed to be equal because of a sketch:
 that takes an LtHash, which cannot be steered.
 
-All work on ids is numpy's, a batch at a time.
-
 `decode` takes all pure symbols out at once, by numpy. For a handful of symbols, which is what a
-session looks at first, its calls take ten times as long as plain Python.
+session looks at first, numpy's calls take ten times as long as plain Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
-from hashlib import sha256
 from math import ceil, log, sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
-from blake3 import blake3
 from numpy.typing import NDArray
 
-from recon_node.ipld import encode_varint
-from recon_node.recon.keys.sha256a import DIGEST_SIZE
+from recon_node.recon.keys.key_hashes import Ids
 
-ID_SIZE: Final = 8
-"""Bytes of an id."""
 MAX_SYMBOLS: Final = 1 << 15
 """Symbols that a sketch keeps: enough for some 20,000 differences."""
 ROWS: Final = 12
@@ -61,7 +52,6 @@ TABLE_SIZE: Final = ROWS * COLUMNS // 8
 COUNTS: Final = 256
 """Counts are sent modulo this: only 1 and -1 need to be distinguished from the others."""
 
-Ids = NDArray[np.uint64]
 Signs = NDArray[np.int64]
 _FEW_IDS: Final = 8
 """Ids up to which they are added one by one: to add one to all its symbols takes 15 calls of numpy
@@ -73,7 +63,6 @@ _IDS_AT_ONCE: Final = 8192
 """Ids whose indices are found together: what is needed of them fits into a cache."""
 _WORTH_KEEPING: Final = 0.8
 """The share of ids that have another index below which the others are taken out."""
-NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 
 _U = np.uint64
 _64_BITS: Final = (1 << 64) - 1
@@ -93,17 +82,6 @@ _ROW_OF: Final = np.array(
 """The row of a key by the bits that decide it: the number of zeros below the lowest 1."""
 
 
-@lru_cache(maxsize=4096)
-def id_of(key: bytes) -> bytes:
-    """Return the id of a key, as its bytes. An event's is asked for six times while it arrives."""
-    return sha256(key).digest()[:ID_SIZE]
-
-
-def ids_of(digests: bytes) -> Ids:
-    """Return the ids of some keys, given their sha2-256 digests end to end."""
-    return np.frombuffer(digests, "<u8")[:: DIGEST_SIZE // ID_SIZE]
-
-
 def mix(ids: Ids) -> Ids:
     """Mix the bits of ids, as the finalizer of splitmix64 does. The check is the lower half."""
     mixed = ids ^ (ids >> _U(30))
@@ -115,34 +93,12 @@ def mix(ids: Ids) -> Ids:
 
 
 def mix_one(id_: int) -> int:
-    """Return the same of one id."""
+    """Mix the bits of one id, as `mix` does."""
     id_ ^= id_ >> 30
     id_ = id_ * _MIX_1 & _64_BITS
     id_ ^= id_ >> 27
     id_ = id_ * _MIX_2 & _64_BITS
     return id_ ^ id_ >> 31
-
-
-def distinct(ids: Ids) -> Ids:
-    """Return some ids, each once, in the order in which they first come."""
-    by_size = ids.argsort(kind="stable")  # np.unique builds a hash table, which takes longer
-    ordered = ids[by_size]
-    is_first = np.ones(len(ids), np.bool_)
-    is_first[by_size[1:][ordered[1:] == ordered[:-1]]] = False
-    return ids[is_first]
-
-
-def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:
-    """Return for each of some ids whether it is among others."""
-    return among_ordered(ids, np.sort(others))  # np.isin builds a hash table, which takes longer
-
-
-def among_ordered(ids: Ids, others: Ids) -> NDArray[np.bool_]:
-    """Return the same, given the others in order."""
-    if not len(others):
-        return np.zeros(len(ids), np.bool_)
-    # Methods, because numpy's functions of these names take twice as long for a few ids.
-    return np.equal(others.take(others.searchsorted(ids), mode="clip"), ids)
 
 
 class Symbols(NamedTuple):
@@ -196,9 +152,10 @@ class Symbols(NamedTuple):
         np.add.at(self.counts, indices, signs.astype(np.uint8)[of])
 
     def _add_many(self, ids: Ids, sums: Ids, rests: Ids) -> None:
-        """Do the same for many ids, given what each adds to sums, and the rest in one number.
+        """Add many ids, given what each adds to the sums, and to the checks and counts.
 
-        That has the check in its upper half, and in its lower half the count, which stays small.
+        A number of `rests` has the check in its upper half, and the count, which stays small, in
+        its lower half.
         """
         sum_of, rest_of = np.zeros((2, len(self) + 1), _U)
         for start in range(0, len(ids), _IDS_AT_ONCE):
@@ -211,7 +168,7 @@ class Symbols(NamedTuple):
         self.counts[:] += counts.astype(np.uint8)[:-1]
 
     def _add_each(self, ids: Ids, checks: NDArray[np.uint32], signs: Signs) -> None:
-        """Do the same for a few ids, one after the other."""
+        """Add a few ids, one after the other."""
         for id_, check, sign in zip(ids, checks, signs, strict=True):
             indices = indices_of(int(id_), len(self))
             if sign > 0:
@@ -436,7 +393,7 @@ def _pure(symbols: Symbols) -> tuple[Ids, Signs]:
 
 
 def _decode_few(symbols: Symbols) -> Iterator[Difference]:
-    """Do the same with Python's integers, for a few symbols, and at once."""
+    """Do as `decode`, with Python's integers, for a few symbols, and at once."""
     sums, checks, counts = (column.tolist() for column in symbols)
     size = len(sums)
     signs_of: dict[int, int] = {}
@@ -466,111 +423,3 @@ def _decode_few(symbols: Symbols) -> Iterator[Difference]:
             np.array([id_ for id_, sign in signs_of.items() if sign > 0], _U),
             np.array([id_ for id_, sign in signs_of.items() if sign < 0], _U),
         )
-
-
-LANES: Final = 1024
-LANES_SIZE: Final = 2 * LANES
-"""Bytes of the lanes, which are little-endian."""
-_EXPANDED: Final = 64
-"""Keys that are expanded at a time: their lanes fit into a processor's cache."""
-
-Lanes = NDArray[np.uint16]
-
-
-class LtHash:
-    """A hash of a set of keys that cannot be steered; the set changes. It takes 2 KiB.
-
-    The hash of a set is the sum of the hashes of its keys, each of 1,024 lanes of 16 bits, modulo
-    2^16: Bellare and Micciancio, "A New Paradigm for Collision-free Hashing" (EUROCRYPT 1997); with
-    these numbers Lewi, Kim, Maykov and Weis, "Securing Update Propagation with Homomorphic Hashing"
-    (IACR ePrint 2019/227), who expand each element by BLAKE2X and reckon with at least 200 bits of
-    security. Whoever finds two sets with one hash solves a short integer solution problem in that
-    lattice. In the eight lanes of Sha256a it takes minutes (Wagner, "A Generalized Birthday
-    Problem", CRYPTO 2002).
-
-    The lanes of a key are 2,048 bytes of output of BLAKE3 over its sha2-256 digest, which the tree
-    has: 0.7 microseconds a key, a batch at a time.
-    """
-
-    SIZE: Final = 8 + LANES_SIZE
-    """Bytes when it is packed."""
-
-    __slots__ = ("_digest", "count", "lanes")
-
-    def __init__(self) -> None:
-        self.lanes: Lanes = np.zeros(LANES, np.uint16)
-        self.count = 0
-        self._digest: bytes | None = None
-
-    @classmethod
-    def of(cls, *keys: bytes) -> LtHash:
-        """Return the hash of the set of these keys (each given once)."""
-        made = cls()
-        made.add(b"".join([sha256(key).digest() for key in keys]))
-        return made
-
-    def add(self, digests: bytes, signs: NDArray[np.int64] | None = None) -> None:
-        """Add keys, given their sha2-256 digests end to end; a sign of -1 takes one out."""
-        starts = range(0, len(digests), DIGEST_SIZE)
-        added = [digests[at : at + DIGEST_SIZE] for at in starts]
-        if signs is not None:
-            signed = list(zip(added, signs.tolist(), strict=True))
-            added = [digest for digest, sign in signed if sign > 0]
-            taken = [digest for digest, sign in signed if sign < 0]
-            for lanes in _sums(taken):
-                self.lanes -= lanes
-            self.count -= len(taken)
-        for lanes in _sums(added):
-            self.lanes += lanes
-        self.count += len(added)
-        self._digest = None
-
-    def merge(self, other: LtHash) -> None:
-        """Add the keys of another set, none of which this one has."""
-        self._digest = None
-        self.lanes += other.lanes
-        self.count += other.count
-
-    def copy(self) -> LtHash:
-        """Return a copy, which stays as it is when this one changes."""
-        made = LtHash()
-        made.merge(self)
-        return made
-
-    def packed(self) -> bytes:
-        """Return it as `unpacked` takes it."""
-        return self.count.to_bytes(8, "little") + self.lanes.astype("<u2", copy=False).tobytes()
-
-    @classmethod
-    def unpacked(cls, data: bytes) -> LtHash:
-        """Return the hash that was packed.
-
-        Raises:
-            ValueError: the data does not have `SIZE` bytes.
-        """
-        if len(data) != cls.SIZE:
-            raise ValueError(f"a packed LtHash has {cls.SIZE} bytes, not {len(data)}")
-        made = cls()
-        made.count = int.from_bytes(data[:8], "little")
-        made.lanes += np.frombuffer(data, "<u2", offset=8)
-        return made
-
-    def digest(self) -> bytes:
-        """Return the 32 bytes that are compared: sha256(lanes || varint(count))."""
-        if self._digest is None:
-            hashed = sha256(self.lanes.astype("<u2", copy=False).data)
-            hashed.update(encode_varint(self.count))
-            self._digest = hashed.digest()
-        return self._digest
-
-
-def _sums(digests: list[bytes]) -> Iterator[Lanes]:
-    """Yield sums of the lanes of some keys, a batch at a time."""
-    for start in range(0, len(digests), _EXPANDED):
-        batch = digests[start : start + _EXPANDED]
-        expanded = [blake3(digest).digest(length=LANES_SIZE) for digest in batch]
-        if len(expanded) == 1:  # as when a key is new: its lanes need no copy
-            yield np.frombuffer(expanded[0], "<u2")
-        else:
-            lanes = np.frombuffer(b"".join(expanded), "<u2").reshape(-1, LANES)
-            yield np.add.reduce(lanes, axis=0, dtype=np.uint16)
