@@ -80,8 +80,8 @@ def status(as_json: bool, **options: Any) -> None:
 def check(tables: Location, deep: bool, as_json: bool) -> None:
     """Check that each table has as many rows as its position requires, and that its files exist.
 
-    With --deep, every row is read, to check that all files are sound, that raw_events lacks no
-    position, that each event matches its CID, and that no row is there twice. Exit code 1 if
+    With --deep, every row is read, to check that all files are sound, that no table lacks an event
+    or a stream, that each event matches its CID, and that no row is there twice. Exit code 1 if
     anything is wrong; then rebuild the table. spark-sink run can go on meanwhile.
 
     \b
@@ -95,7 +95,8 @@ def check(tables: Location, deep: bool, as_json: bool) -> None:
     statuses = table_status(tables)
     troubles = check_counts(tables, statuses)
     if deep:
-        troubles += check_rows(tables, _print_progress if sys.stderr.isatty() else lambda *_: None)
+        on_progress = _print_progress if sys.stderr.isatty() else lambda *_: None
+        troubles += check_rows(tables, statuses, on_progress)
     else:
         troubles += check_files(tables)
     rows = sum(table.rows for table in statuses)

@@ -3,8 +3,9 @@ for `check --deep`.
 
 The log of a Delta table can lose a commit without any reader noticing: after a power cut, the file
 of a commit may have length zero, and what it added is not in the table, though all that came later
-is. But what a table says of itself shows it: `raw_events` has a row for each position, and so has
-`conclusion_events`, unless streams are left out. A table that cannot be opened is a `TablesError`.
+is. But what a table says of itself shows it: `raw_events` has a row for each position, and so have
+the other tables of events, unless streams are left out. Tables of streams have a row for each
+stream of `raw_events` then. A table that cannot be opened is a `TablesError`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ import pyarrow.parquet as pq
 
 from recon_node.ipld import CID, IpldError, car
 from spark_sink.errors import one_line, rebuild_command
-from spark_sink.schema import RAW, TABLES, UNPROCESSED, TableSpec
+from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED, TableSpec
 from spark_sink.tables.catalog import TableStatus, are_without_dags, open_delta, path_of, spec_of
 from spark_sink.tables.delta_log import LOG, data_files, position_of
 from spark_sink.tables.location import FAULTS, Location, file_system, files_below
 from spark_sink.tables.placement import forgotten_streams
 from spark_sink.tables.staging import DataFile
 
-_CONCLUSIONS: Final = "conclusion_events"
+# Tables with a row for each event, or each stream, that is not left out.
+_COMPLETE: Final = tuple(name for name in DERIVED if name != UNPROCESSED)
 _ROWS: Final = 8_192
 
 OnProgress = Callable[[str, int, int], None]
@@ -60,10 +62,11 @@ def _empty_commits(directory: Location, tables: Sequence[TableStatus]) -> Iterat
 
 def _counts(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tuple[str, str]]:
     by_name = {table.name: table for table in tables}
-    for name in (RAW, _CONCLUSIONS):
-        if (table := by_name.get(name)) is None:
+    for name in (RAW, *_COMPLETE):
+        if (table := by_name.get(name)) is None or not TABLES[name].rows_are_events:
             continue
-        left_out = name != RAW and _may_leave_out(directory, table, by_name.get(UNPROCESSED))
+        aside = by_name.get(UNPROCESSED)
+        left_out = name != RAW and _may_leave_out(directory, table.position, aside)
         if table.rows > table.position or (table.rows < table.position and not left_out):
             yield (
                 name,
@@ -72,12 +75,12 @@ def _counts(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tupl
             )
 
 
-def _may_leave_out(directory: Location, table: TableStatus, aside: TableStatus | None) -> bool:
-    """Return whether a table may lack streams: those that are set aside or left out."""
+def _may_leave_out(directory: Location, position: int, aside: TableStatus | None) -> bool:
+    """Return whether a table at a position may lack streams, which are set aside or left out."""
     return (
         aside is None
         or aside.rows > 0
-        or aside.position < table.position
+        or aside.position < position
         or are_without_dags(directory)
         or bool(forgotten_streams(directory))
     )
@@ -102,16 +105,19 @@ def check_files(directory: Location) -> list[str]:
     return troubles
 
 
-def check_rows(directory: Location, on_progress: OnProgress) -> list[str]:
+def check_rows(
+    directory: Location, tables: Sequence[TableStatus], on_progress: OnProgress
+) -> list[str]:
     """Read every row of all tables; return what is wrong, one line each.
 
     Of each file, that it can be read and has as many rows as the log says; of each table, that its
     keys are unique; of `raw_events`, that each position is there, and each event is what its CID
-    says; of the others, that they have no event and no stream that `raw_events` does not have.
+    says; of the others, that they have the events and streams of `raw_events`, and no others.
     """
     opened = open_delta(directory)
+    aside = {table.name: table for table in tables}.get(UNPROCESSED)
     troubles: list[str] = []
-    streams: set[bytes] = set()
+    raw: _Rows | None = None
     upto = 0
     for name, table in opened.items():
         rows = _Rows(spec_of(name, table), path_of(directory, name))
@@ -121,10 +127,15 @@ def check_rows(directory: Location, on_progress: OnProgress) -> list[str]:
             on_progress(name, done, len(files))
         position = position_of(table)
         if name == RAW:
-            streams, upto = rows.streams, position
+            raw, upto = rows, position
             rows.check_positions(position)
-        elif position <= upto and not troubles:  # else `run` has gone on, or raw_events lacks some
-            rows.check_streams(streams)
+        elif raw and not raw.troubles and position <= upto:  # else `run` has gone on
+            rows.check_streams(raw.streams)
+            if name in _COMPLETE and not _may_leave_out(directory, position, aside):
+                if rows.spec.rows_are_events:
+                    rows.check_positions(position)
+                elif position == upto:
+                    rows.check_complete(raw.streams)
         troubles += [*rows.troubles, *rows.check_keys()]
     return troubles
 
@@ -173,6 +184,11 @@ class _Rows:
         """Check that `raw_events` has each stream."""
         if unknown := len(self.streams - known):
             self._wrong(f"{unknown} streams are not in {RAW}")
+
+    def check_complete(self, known: set[bytes]) -> None:
+        """Check that each stream of `raw_events` is there."""
+        if missing := len(known - self.streams):
+            self._wrong(f"{missing} streams of {RAW} are missing")
 
     def check_keys(self) -> list[str]:
         """Return what is wrong with the keys: they are unique."""

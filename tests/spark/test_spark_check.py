@@ -47,16 +47,38 @@ def test_a_lost_commit_is_told(tables: Path, name: str) -> None:
         assert f"spark-sink rebuild {name}" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["raw_events", "conclusion_events"])
-def test_rows_that_are_missing_by_their_position_are_told(tables: Path, name: str) -> None:
-    """Also if the commit that lost them is in a checkpoint, or was never empty."""
-    commit = tables / name / "_delta_log" / f"{5:020}.json"
+def _lose_rows(table: Path) -> None:
+    """What the fifth commit added is lost, also if it is in a checkpoint, or was never empty."""
+    commit = table / "_delta_log" / f"{5:020}.json"
     lines = [line for line in commit.read_text().splitlines() if "add" not in json.loads(line)]
     commit.write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("name", ["raw_events", "conclusion_events", "event_states"])
+def test_rows_that_are_missing_by_their_position_are_told(tables: Path, name: str) -> None:
+    _lose_rows(tables / name)
     fault = f"{name} is at position 60 but has 55 rows, and should have 60"
     for command in ("status", "check"):
         result = invoked(command, "--tables", tables)
         assert (result.exit_code, fault in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("names", "fault"),
+    [
+        (["conclusion_events", "event_states"], "5 positions are missing, the first is 21"),
+        (["stream_tips", "stream_states"], "[0-9]+ streams of raw_events are missing"),
+    ],
+)
+def test_what_derived_tables_lack_is_told_once_every_row_is_read(
+    tables: Path, names: list[str], fault: str
+) -> None:
+    for name in names:
+        _lose_rows(tables / name)
+    result = invoked("check", "--tables", tables, "--deep")
+    assert result.exit_code == 1
+    for name in names:
+        assert re.search(f"{name}: {fault}", result.stderr), result.stderr
 
 
 def _without(file: Path) -> None:
