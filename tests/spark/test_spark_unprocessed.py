@@ -1,7 +1,9 @@
 """One bad stream never stops a table: it is set aside, by name, until another version comes."""
 
+import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ from spark_helpers import feed_rows, told
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
 from recon_node.ipld import CID
+from recon_node.processes import process as processes
 from recon_node.streams import Stream, StreamStates, json_values
 from spark_sink.derive import derivation, feed_streams, portion, transforms
-from spark_sink.derive.child_process import COMMAND
+from spark_sink.derive.child_process import COMMAND, ChildProcess
 from spark_sink.derive.derivation import Derivation, worker_computer
 from spark_sink.derive.portion import Step
 from spark_sink.derive.workers import LocalWorkers
@@ -287,6 +290,16 @@ def test_errors_of_the_tables_come_from_the_process(tables: Tables) -> None:
     with pytest.raises(SinkError, match="its exit code is 3"):
         broken._computer.compute(Step(tables.raw.files_upto(1), DERIVED, 0, 1), [GOOD[0].cid])
     assert tables.positions == tables_before
+
+
+def test_the_process_does_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "Popen", subprocess.Popen)  # what is forked has it already
+    process = ChildProcess(COMMAND, 0.0)
+    process.ask(partial(exec, "import pyarrow; pyarrow.array([b'a'])"))
+    modules = process.ask(partial(eval, "set(__import__('sys').modules)"))
+    process.close()
+    assert "pyarrow" in modules
+    assert "pandas" not in modules
 
 
 def test_small_events_do_not_multiply_what_the_init_event_says(tables: Tables) -> None:
