@@ -14,6 +14,7 @@ All functions raise `TablesError` if files cannot be written, or are missing or 
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -166,11 +167,22 @@ class StagedFeed:
 def stage_feed(
     batches: Iterable[pa.RecordBatch], stager: Stager, placement: Placement
 ) -> Iterator[StagedFeed]:
-    """Write the rows of a part of the feed that have a place in the table."""
-    placed = (rows for rows in map(placement.place, batches) if rows.num_rows)
-    for chunk in in_chunks(placed, attrgetter("nbytes"), MAX_STAGED_BYTES):
+    """Write the rows of a part of the feed that have a place in the table.
+
+    A thread writes them, so that the node need not wait meanwhile.
+    """
+
+    def write(chunk: list[pa.RecordBatch]) -> StagedFeed:
         part = feed_rows(pa.Table.from_batches(chunk))
-        yield replace(part, staged=stager.stage(part.staged.tables[0]))
+        return replace(part, staged=stager.stage(part.staged.tables[0]))
+
+    placed = (rows for rows in map(placement.place, batches) if rows.num_rows)
+    with ThreadPoolExecutor(max_workers=1) as writer:
+        written: list[Future[StagedFeed]] = []
+        for chunk in in_chunks(placed, attrgetter("nbytes"), MAX_STAGED_BYTES):
+            yield from (part.result() for part in written)
+            written = [writer.submit(write, chunk)]
+        yield from (part.result() for part in written)
 
 
 def feed_rows(rows: pa.Table) -> StagedFeed:
