@@ -31,9 +31,8 @@ from benchmarks.ceramic_one_node import CeramicOneNode, holdings
 from benchmarks.ceramic_one_wire import compare
 from benchmarks.counting_proxy import Proxy
 from benchmarks.report import Row, machine, new_file, numbers, progress, show, write_rows
-from recon_node.ceramic import Network
+from recon_node.ceramic import Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
-from recon_node.ceramic.event import StreamId, StreamType
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, model_range
 from recon_node.ipld import multibase
 from recon_node.recon import KeyRange

@@ -3,7 +3,8 @@
 Pure functions over bytes: what an event is, which key it has, and whether it is what it claims
 to be. What is refused raises a `CeramicError` whose message is user-facing. In reading order:
 
-    event                what a CAR holds: events, the header of an init event, StreamIDs
+    event                what a CAR holds
+    init_header          what an init event says about its stream; StreamIDs
     checked_events       events that a node has checked, read by the native core
     event_id             the keys that Recon reconciles
     auth/                who signed an event, and whether they were allowed to
@@ -37,12 +38,8 @@ from recon_node.ceramic.errors import (
 )
 from recon_node.ceramic.event import (
     MAX_CAR_SIZE,
-    METAMODEL,
     Event,
     EventKind,
-    InitHeader,
-    StreamId,
-    StreamType,
     assemble_event,
     bare_time_event,
     parse_event,
@@ -65,6 +62,7 @@ from recon_node.ceramic.event_id import (
     stream_range,
     streams_range,
 )
+from recon_node.ceramic.init_header import METAMODEL, InitHeader, StreamId, StreamType
 from recon_node.ceramic.network import (
     DEV_UNSTABLE,
     IN_MEMORY,

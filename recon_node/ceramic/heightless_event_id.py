@@ -22,7 +22,6 @@ from functools import lru_cache
 from typing import Final, Self
 
 from recon_node.ceramic.errors import EventIdError
-from recon_node.ceramic.event import StreamId
 from recon_node.ceramic.event_id import (
     EVENT_ID_HEAD,
     FIELDS_SIZE,
@@ -31,6 +30,7 @@ from recon_node.ceramic.event_id import (
     Shard,
     short_hash,
 )
+from recon_node.ceramic.init_header import StreamId
 from recon_node.ceramic.network import Network
 from recon_node.ipld import CID, IDENTITY, IpldError, decode_varint, encode_varint, read_cid
 

@@ -35,7 +35,7 @@ from recon_node.ceramic import (
     parse_event,
 )
 from recon_node.ceramic.checked_events import Chain, read_chain, read_checked
-from recon_node.ceramic.event import METAMODEL
+from recon_node.ceramic.init_header import METAMODEL
 from recon_node.ipld import CID
 from recon_node.streams import (
     Definitions,

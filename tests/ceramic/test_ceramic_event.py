@@ -30,10 +30,10 @@ from recon_node.ceramic import (
     StreamType,
     event_id,
     has_plain_path,
+    init_header,
     parse_event,
     verify_signature,
 )
-from recon_node.ceramic import event as event_module
 from recon_node.ceramic.auth import envelope
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.event import MAX_PREVS
@@ -324,11 +324,11 @@ def test_of_sort_values_only_short_ones_are_remembered() -> None:
     """A sort value may be any bytes that someone made up; a model is always short."""
     for size, remembered in ((128, 1), (129, 0)):
         fields = with_header(sep="unique", unique=bytes(range(100, 228)) + bytes(size - 128))
-        before = event_module._remembered_text.cache_info().misses
+        before = init_header._remembered_text.cache_info().misses
         event = parse_event(signed_car(fields))
         assert event.header is not None
         assert multibase.decode(event.header.sep_value) == fields["header"]["unique"]
-        assert event_module._remembered_text.cache_info().misses - before == remembered
+        assert init_header._remembered_text.cache_info().misses - before == remembered
 
 
 # --- integers, as ceramic-one 0.58 takes them --------------------------------------------------

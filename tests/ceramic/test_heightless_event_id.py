@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.ceramic.errors import EventIdError
-from recon_node.ceramic.event import StreamId
 from recon_node.ceramic.event_id import EventId
 from recon_node.ceramic.heightless_event_id import (
     GREATEST,
@@ -21,6 +20,7 @@ from recon_node.ceramic.heightless_event_id import (
     network_range,
     stream_range,
 )
+from recon_node.ceramic.init_header import StreamId
 from recon_node.ceramic.network import Network
 from recon_node.ipld import CID
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from recon_node.ceramic import Event
-from recon_node.ceramic.event import StreamId, StreamType
+from recon_node.ceramic import Event, StreamId, StreamType
 from recon_node.ipld import CID
 from recon_node.recon import Sha256a
 from spark_sink.functions import (

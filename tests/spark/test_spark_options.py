@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.ceramic.event import METAMODEL
+from recon_node.ceramic.init_header import METAMODEL
 from spark_sink.errors import SinkError
 from spark_sink.source.data_source import lag
 from spark_sink.source.source_options import SourceOptions

@@ -17,7 +17,7 @@ from support.waiting import kept_port
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event
-from recon_node.ceramic.event import METAMODEL
+from recon_node.ceramic.init_header import METAMODEL
 from recon_node.recon import Sha256a
 from spark_sink.schema import FEED
 from spark_sink.source.feed_client import Feed

@@ -61,7 +61,8 @@ from recon_node.ceramic.errors import (
     InvalidSignatureError,
     UnsupportedSignatureError,
 )
-from recon_node.ceramic.event import Event, EventKind, StreamId, stream_type_of
+from recon_node.ceramic.event import Event, EventKind
+from recon_node.ceramic.init_header import StreamId, stream_type_of
 from recon_node.ipld import CID, DagCborError, dag_cbor
 
 MAX_CACHED_SIZE: Final = 4096
