@@ -77,6 +77,8 @@ def create_key(path: Path) -> str:
     account = _eth_account().create()
     try:
         create_file(path, bytes(account.key).hex().encode() + b"\n")
+    except FileExistsError:
+        raise AuthorityError(f"{path} already exists; not overwriting it") from None
     except OSError as error:
         raise AuthorityError(f"cannot write {path}: {error.strerror}") from None
     return str(account.address)

@@ -162,8 +162,10 @@ class Answer:
     @property
     def message(self) -> str:
         """The node's words for an error."""
-        if isinstance(self.json, dict) and isinstance(self.json.get("message"), str):
-            return str(self.json["message"])
+        if isinstance(self.json, dict):
+            for name in ("message", "Message"):  # as below /api/v0
+                if isinstance(self.json.get(name), str):
+                    return str(self.json[name])
         text = self.text.strip()
         if text and not text.startswith("<"):  # a page of HTML would not help anybody
             return text[:_MAX_MESSAGE]

@@ -44,6 +44,14 @@ def test_keys_come_from_private_files_only(tmp_path: Path) -> None:
     assert "abab" not in str(caught.value)
 
 
+def test_a_file_that_exists_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("mine")
+    with pytest.raises(AuthorityError, match="already exists; not overwriting"):
+        create_key(path)
+    assert path.read_text() == "mine"
+
+
 def test_recursion_stays_bounded(tmp_path: Path) -> None:
     """Or JSON that nests deeply, and comes from anybody, would end a node that anchors."""
     create_key(tmp_path / "key")

@@ -163,6 +163,18 @@ def test_points_that_are_none(codec: int, point: bytes) -> None:
         public_key(did)
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("z6Mk", "'z6Mk' is not a DID"),
+        ("did:web:example.com", "signatures of 'did:web', only of did:key"),
+    ],
+)
+def test_names_that_are_not_a_did_key(text: str, fault: str) -> None:
+    with pytest.raises(DidError, match=fault):
+        public_key(text)
+
+
 def test_uncompressed_points_are_another_spelling_that_is_refused() -> None:
     point = SECP256K1.public_key.format(compressed=False)
     for did_of in (secp256k1_did, p256_did):

@@ -158,3 +158,12 @@ def test_a_mistake_of_a_command_is_not_one_of_the_node(monkeypatch: pytest.Monke
     monkeypatch.setattr("recon_node.cli.peers._ago", mistaken)
     result = CliRunner().invoke(main, ["peers", "--url", "http://node"])
     assert isinstance(result.exception, KeyError)
+
+
+def test_an_error_below_api_v0_is_shown_by_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exchange(self: Connection, request: Request) -> Answer:
+        return Answer(409, "", {"Message": "this node does not anchor", "Code": 0, "Type": "error"})
+
+    monkeypatch.setattr(Connection, "exchange", exchange)
+    result = CliRunner().invoke(main, ["stream", "anchor", str(STREAM), "--url", "http://node"])
+    assert (result.exit_code, result.stderr) == (1, "Error: this node does not anchor\n")

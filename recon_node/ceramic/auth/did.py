@@ -233,6 +233,8 @@ def public_key(did: str) -> PublicKey:
     Raises:
         DidError: another DID method, an unsupported kind of key, or a malformed DID.
     """
+    if not did.startswith("did:"):
+        raise DidError(f"{did[:_MAX_SHOWN]!r} is not a DID such as did:key:z6Mk...")
     if not did.startswith(DID_KEY):
         raise DidError(f"cannot check signatures of {method(did)!r}, only of did:key")
     text = did.removeprefix(DID_KEY)

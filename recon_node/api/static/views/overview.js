@@ -1,7 +1,7 @@
 // The node at a glance: its numbers now.
 
 import { html } from "../app/html.js";
-import { count } from "../app/format.js";
+import { bytes, count } from "../app/format.js";
 import { Copied, Facts, Head, Numbers, Trouble } from "../app/parts.js";
 
 export function Overview({ node }) {
@@ -24,15 +24,20 @@ function Now({ node }) {
       ["peers known", count((node.peers ?? []).length)],
     ]} />
     ${node.damaged > 0 && html`<p class="notice bad">${count(node.damaged)} events are damaged in the log, and are
-      being fetched again from peers: see docs/operations.md.</p>`}`;
+      being fetched again from peers: see docs/operations.md.</p>`}
+    ${node.disk?.is_short && html`<p class="notice bad">The disk is nearly full: the node takes no events from peers
+      (keep_free).</p>`}
+    ${node.anchoring_alarm && html`<p class="notice bad">Anchoring: ${node.anchoring_alarm}</p>`}`;
 }
 
 const Self = ({ node }) => html`<section class="box"><h2>This node</h2><${Facts} of=${[
   ["Peer ID", node.peer_id && html`<${Copied} text=${node.peer_id} />`],
   ["Addresses", node.addresses?.length ? node.addresses.map((each) => html`<div><code>${each}</code></div>`) : null],
+  ["Interests", node.interests.length ? html`<a href="#/interests">${count(node.interests.length)}</a>` : "none: everything on the network"],
   ["Write policy", policy(node.write_policy)],
+  ["Disk", node.disk && `${bytes(node.disk.free)} free, ${bytes(node.disk.keep_free)} kept free`],
   ["Epoch of the log", html`<code>${node.epoch}</code>`],
-  ["Hash of all keys", html`<code>${node.sha256a}</code>`],
+  ["Sha256a of all keys", html`<code>${node.sha256a}</code>`],
 ]} /></section>`;
 
 function policy(given) {

@@ -11,8 +11,8 @@ export function Peers({ node }) {
   const peers = node.data.peers ?? [];
   const connected = peers.filter((each) => each.connected);
   return html`
-    <${Head} title="Peers">${count(connected.length)} connected of ${count(peers.length)} known. The score is how likely a peer is
-      drawn for the next sync: near ones with much in common come first, those that were behind more often, and those that failed last.<//>
+    <${Head} title="Peers">${count(connected.length)} connected of ${count(peers.length)} known. The score is how likely the next sync is
+      with this peer: low latency, many common keys and having been behind raise it, failures lower it.<//>
     <${Table} caption="Connected" heads=${["peer", "recon versions", "#latency", "#behind", "#score", "last sync", "shared interests", "#covers", "#failures", "address"]}
       empty="None. Connect one with: recon-node peers add MULTIADDR" rows=${connected.slice(0, MAX_ROWS).map((each) => ({
         key: each.id,
