@@ -12,7 +12,7 @@ import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -365,8 +365,7 @@ async def _open_authority(
     settings: AnchorSettings, chain: ChainSettings, journal: Journal, now: Callable[[], float]
 ) -> AsyncIterator[TimeAuthority]:
     if settings.authority == "development":
-        if not chain.development_time:
-            raise AuthorityError("anchor = development needs development_time in a local network")
+        _check_needs(settings, chain)
         yield DevelopmentClock(now)
         return
     async with open_payer(settings, chain) as (provider, signer):
@@ -384,18 +383,17 @@ async def open_payer(
     Raises:
         AuthorityError: the settings cannot be used.
     """
-    if settings.chain not in chain.providers:
-        raise AuthorityError(
-            "anchor = evm needs the setting anchor_chain, and an endpoint of that chain in "
-            f"chain_rpc; there is none of {settings.chain or 'any chain'}"
-        )
-    if settings.key_file is None:
-        raise AuthorityError(
-            "anchor = evm needs anchor_key_file: `recon-node anchor key FILE` makes one"
-        )
+    settings = replace(settings, authority="evm")  # to deploy a contract, it need not be set
+    _check_needs(settings, chain)
+    assert settings.key_file is not None
     signer = await in_thread(load_signer, settings.key_file, settings.password_file)
     async with open_provider(chain, ChainReport(settings.chain)) as provider:
         yield provider, signer
+
+
+def _check_needs(settings: AnchorSettings, chain: ChainSettings) -> None:
+    if need := settings.unmet_need(chain.providers, chain.development_time):
+        raise AuthorityError(need)
 
 
 def _check_unfinished(journal: Journal, authority: TimeAuthority) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Final, Literal
 
@@ -129,9 +130,9 @@ class AnchorSettings:
     replace_after: Annotated[
         float, BeforeValidator(parse_seconds), Setting("anchor_replace_after")
     ] = 180.0
-    """When a transaction that is not in a block is replaced by one with a higher fee."""
+    """Replace a transaction that is not in a block after this time by one with a higher fee."""
     replacements: Annotated[int, Setting("anchor_replacements"), Field(ge=0)] = 8
-    """How often at most."""
+    """Maximum replacements of one transaction."""
     min_balance: Annotated[float, Setting("anchor_min_balance"), Field(ge=0)] = 0.01
     """Warn when the account has less, in whole coins of the chain (ETH, xDAI)."""
     explorer: Annotated[str, Setting("anchor_explorer")] = ""
@@ -140,12 +141,30 @@ class AnchorSettings:
     serve: Annotated[bool, Flag(name="anchor_serve")] = False
     """Anchor for other nodes, too: answer POST /api/v0/requests, as Ceramic's anchor service."""
     clients: Annotated[TextList, Setting("anchor_clients")] = ()
-    """Nodes that may use it: did:keys, by which they sign their requests. Empty: everyone who may
-    write by this API."""
+    """Nodes that may request anchors: the did:keys that they sign requests with. Empty: everyone
+    who may write by this API."""
     max_requests: Annotated[Count, Setting("anchor_max_requests")] = 1_000_000
     """Requests of other nodes that may wait at once."""
     pause: float = 5.0
     """Seconds between two looks at the chain while a transaction is under way."""
+
+    def unmet_need(self, chains: Container[str], has_development_time: bool) -> str | None:
+        """Return what the authority needs and the settings lack, as an error; None if nothing.
+
+        Args:
+            chains: those with an endpoint.
+            has_development_time: whether the development clock is believed.
+        """
+        if self.authority == "development" and not has_development_time:
+            return "anchor = development needs development_time in a local network"
+        if self.authority == "evm" and self.chain not in chains:
+            return (
+                "anchor = evm needs the setting anchor_chain, and an endpoint of that chain in "
+                f"chain_rpc; there is none of {self.chain or 'any chain'}"
+            )
+        if self.authority == "evm" and self.key_file is None:
+            return "anchor = evm needs anchor_key_file: `recon-node anchor key FILE` makes one"
+        return None
 
     @property
     def chain_id(self) -> str:

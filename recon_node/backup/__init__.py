@@ -264,7 +264,7 @@ def _unpack(file: IO[bytes], folder: Path, passphrase: str | None) -> Backup:
     except DecryptionError as error:
         raise BackupError(str(error)) from None
     except (tarfile.TarError, EOFError):
-        raise BackupError("it is not a backup of a node, or is damaged") from None
+        raise BackupError("the file is not a backup of a node, or is damaged") from None
     if hashes != manifest.files:
         names = sorted(name for name, _ in hashes.items() ^ manifest.files.items())
         raise BackupError(f"it is damaged: {', '.join(dict.fromkeys(names))}")
@@ -286,7 +286,7 @@ class _PlainFile(tarfile.TarInfo):
 def _read_manifest(archive: tarfile.TarFile) -> Backup:
     first = archive.next()
     if first is None or first.name != _MANIFEST or first.size > _MAX_MANIFEST:
-        raise BackupError("it is not a backup of a node: it has no manifest")
+        raise BackupError("the file is not a backup of a node: it has no manifest")
     try:
         fields = json.load(cast(IO[bytes], archive.extractfile(first)))
         if fields["format"] > _FORMAT:
@@ -302,7 +302,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) ->
     """Write a file of an archive, and return its hash."""
     content = None if member.issparse() else archive.extractfile(member)
     if content is None or member.name in ("", ".", "..") or "/" in member.name:
-        raise BackupError(f"it is not a backup of a node: it has {member.name!r}")
+        raise BackupError(f"the file is not a backup of a node: it has {member.name!r}")
     return _copy(content, folder / member.name)
 
 

@@ -196,6 +196,9 @@ def check(config: Path | None, as_json: bool, **flags: Any) -> None:
         settings.api.access_with_token()
     except ValueError as error:
         raise BadSettingsError(str(error)) from None
+    chain = settings.chain
+    if need := settings.anchor.unmet_need(chain.providers, chain.development_time):
+        raise BadSettingsError(need)
     unknown = list(unknown_variables())
     for name in unknown:
         echo(f"warning: the environment variable {name} is not a setting", err=True)

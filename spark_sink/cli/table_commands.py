@@ -112,7 +112,7 @@ def check(tables: Location, deep: bool, as_json: bool) -> None:
 
 @click.command(short_help="Compare the tables with a node.")
 @tables_option()
-@node_options(url=None)
+@node_options()
 @json_option
 def verify(tables: Location, url: str, token: str | None, as_json: bool) -> None:
     """Verify that raw_events has exactly what the node has delivered, up to the same position.

@@ -70,6 +70,10 @@ def test_checked_settings(file: Path, tmp_path: Path) -> None:
     secret.write_text("another-token-of-sixteen")
     both = error_of(*check, "--token-file", secret, code=2)
     assert "token and token_file are both set" in both
+    assert "needs the setting anchor_chain" in error_of(*check, "--anchor", "evm", code=2)
+    endpoint = ("--chain-rpc", "eip155:1=http://127.0.0.1:1", "--anchor-chain", "eip155:1")
+    assert "needs anchor_key_file" in error_of(*check, "--anchor", "evm", *endpoint, code=2)
+    assert "needs development_time" in error_of(*check, "--anchor", "development", code=2)
     file.write_text('netwrok = "local-1"\n')
     assert "did you mean 'network'?" in error_of(*check, code=2)
 

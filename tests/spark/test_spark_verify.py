@@ -15,10 +15,12 @@ from nacl.signing import SigningKey
 from spark_helpers import Node, NodeProcesses, filled, printed, told
 from support.waiting import kept_port
 
+from recon_node.base.terminal import DEFAULT_URL
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.init_header import METAMODEL
 from recon_node.recon import Sha256a
+from spark_sink.cli.table_commands import verify
 from spark_sink.schema import FEED
 from spark_sink.source.feed_client import Feed
 
@@ -52,6 +54,14 @@ def verified(node: Node, tables: Path, code: int = 0) -> dict[str, Any]:
 def keys_of(tables: Path) -> list[bytes]:
     column = DeltaTable(tables / "raw_events").to_pyarrow_table(columns=["event_id"]).column(0)
     return [bytes(key) for key in column.to_pylist()]
+
+
+def test_the_node_of_this_machine_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RECON_NODE_URL", raising=False)
+    context = verify.make_context("verify", ["--tables", str(tmp_path)])
+    assert context.params["url"] == DEFAULT_URL
 
 
 def test_a_node_that_does_not_answer_is_told_at_once(
