@@ -14,7 +14,7 @@ The content also depends on the stream's model. Rows change
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from recon_node import __version__
@@ -35,20 +35,19 @@ def own_columns(name: str) -> tuple[str, ...]:
     return tuple(column for column in TABLES[name].schema.names if column not in STREAM_COLUMNS)
 
 
-_MakeRows = Callable[[FeedStream, int], Iterator[Row]]
-_ROWS: Final[dict[str, _MakeRows]] = {}
+MakeRows = Callable[[FeedStream, int], Iterator[Row]]
+"""Makes the rows of a stream in one table."""
 
 
-def _columns(*names: str) -> Callable[[_MakeRows], _MakeRows]:
-    """Register a function that makes the rows of the table of its name, with these columns."""
+def _columns(*names: str) -> Callable[[MakeRows], MakeRows]:
+    """Check that the rows of a function have these columns: those of the table of its name."""
 
-    def registered(make: _MakeRows) -> _MakeRows:
+    def checked(make: MakeRows) -> MakeRows:
         table = make.__name__
         assert names == own_columns(table), f"rows of {table} have {own_columns(table)}"
-        _ROWS[table] = make
         return make
 
-    return registered
+    return checked
 
 
 @_columns(
@@ -60,7 +59,7 @@ def conclusion_events(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     if stream.chain is not None:
         yield from _conclusions_of_chain(stream, stream.chain, after)
         return
-    for entry, shape in zip(stream.entries, stream.history.shapes, strict=True):
+    for entry, shape in zip(stream.entries, stream.as_stream.shapes, strict=True):
         position, event, time, chain_id, fault = entry
         if position <= after:
             continue
@@ -84,7 +83,7 @@ def event_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
             kind = DATA
         return
     entries = {entry.event.cid: entry for entry in stream.entries if entry.position > after}
-    for cid, height, data, errors in stream.history.states.all():
+    for cid, height, data, errors in stream.as_stream.states.all():
         if (entry := entries.get(cid)) is None:
             continue
         position, event, time, chain_id, _ = entry
@@ -115,8 +114,8 @@ def stream_tips(stream: FeedStream, after: int = 0) -> Iterator[Row]:
         tip.pruned if tip else sorted(entry.event.cid for entry in stream.entries),
         tip is not None and tip.diverged,
         [_reason(decision) for decision in tip.reasons] if tip else (),
-        stream.history.count,
-        stream.history.pending,
+        stream.as_stream.count,
+        stream.as_stream.pending,
         stream.entries[-1].position,
     )
 
@@ -129,10 +128,17 @@ def stream_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
         yield stream.id_text, *of_tip, content, stream.last_position
         return
     tip = stream.accepted_tip
-    data = None if tip is None else stream.history.at(tip.event).data.to_json()
+    data = None if tip is None else stream.as_stream.at(tip.event).data.to_json()
     yield stream.id_text, *_tip_columns(stream, tip), data, stream.entries[-1].position
 
 
+MAKE_ROWS: Final[Mapping[str, MakeRows]] = {
+    "conclusion_events": conclusion_events,
+    "event_states": event_states,
+    "stream_tips": stream_tips,
+    "stream_states": stream_states,
+}
+"""What makes the rows of each table that is about events: all but `unprocessed_streams`."""
 NEED_MODELS: Final = frozenset({"event_states", "stream_states"})
 """The tables that depend on models."""
 
@@ -149,8 +155,8 @@ def rows_of(
         after: rows that are events are yielded for later positions only.
     """
     for name in names:
-        if name != UNPROCESSED:  # its rows are about faults, not about events
-            yield name, _ROWS[name](stream, after)
+        if name in MAKE_ROWS:
+            yield name, MAKE_ROWS[name](stream, after)
 
 
 def unprocessed(stream_id: str, position: int, reason: str | None) -> Row:
@@ -181,7 +187,7 @@ def _tip_columns(stream: FeedStream, tip: Tip[CID] | None) -> Row:
     """Return the tip's event, its type and its height."""
     if tip is None:
         return None, None, None
-    return tip.event, stream.history.kind_of(tip.event), tip.height
+    return tip.event, stream.as_stream.kind_of(tip.event), tip.height
 
 
 def _reason(decision: Decision[CID]) -> dict[str, Any]:
