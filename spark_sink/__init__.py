@@ -19,8 +19,9 @@ In reading order:
 
 *The feed* is the node's: its events, by position. What a commit has changed in a table is called
 *changes*; what clients of `serve` read as `NAME_feed` is a table's rows, and those to come. A
-*step* takes tables from one position of the feed to another; a *portion* of it is what is computed
-at once.
+*step* takes tables from one position of the feed to another; a *portion* of it is the rows of some
+streams, which one process computes. A *chunk* is what is in memory at once. Batches are Spark's,
+partitions and files Delta's.
 
 Importing this package does not need the extra `[spark]`; importing its modules does. Its packages
 do not import their modules, so that Spark's workers and short commands load only what they need.

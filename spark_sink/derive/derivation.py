@@ -37,13 +37,13 @@ from spark_sink.derive.portion import (
     portion_of_set_aside,
 )
 from spark_sink.derive.transforms import NEED_MODELS
-from spark_sink.derive.workers import LocalWorkers, Workers
+from spark_sink.derive.workers import NoWorkers, Workers
 from spark_sink.errors import SinkError
 from spark_sink.schema import PARTITIONS, TABLES, UNPROCESSED, partition_of
 from spark_sink.tables.staging import Staged, Stager
 from spark_sink.tables.tables import Tables
 
-WINDOW: Final = 1_000_000
+STEP_LENGTH: Final = 1_000_000
 """Positions per step when the tables are far behind. Each step reads whole streams back, so a few
 long steps are faster than many short ones, within the limits of memory."""
 _MAX_STREAMS: Final = 250_000
@@ -80,8 +80,8 @@ class Derivation:
 
     def __init__(self, tables: Tables, workers: Workers | None = None) -> None:
         self._tables = tables
-        self._workers = workers or LocalWorkers()
-        command = self._workers.command
+        self._workers = workers or NoWorkers()
+        command = self._workers.child_command
         self._computer = Computer() if command is None else ChildComputer(command)
         self._set_aside = SetAsideStreams.read(tables.derived.get(UNPROCESSED))
         self.doing = "computing tables"
@@ -89,7 +89,7 @@ class Derivation:
 
     def catch_up(
         self,
-        window: int | None = None,
+        step_length: int = STEP_LENGTH,
         *,
         steps: int | None = None,
         may_continue: Callable[[], bool] = lambda: True,
@@ -97,7 +97,7 @@ class Derivation:
         """Bring the tables to the position of `raw_events`.
 
         Args:
-            window: positions per step; None: as many as memory allows.
+            step_length: positions per step.
             steps: stop after this many.
             may_continue: asked before each step.
 
@@ -118,7 +118,7 @@ class Derivation:
             ahead = [table.position for table in derived.values() if table.position > after]
             # An interrupted step is repeated exactly, because some rows are at its end already.
             begun = [u for name in behind if (u := derived[name].under_way) > after]
-            upto = min(begun) if begun else min(after + (window or WINDOW), end, *ahead)
+            upto = min(begun) if begun else min(after + step_length, end, *ahead)
             streams += self._run_step(behind, after, upto, shorten=not begun)
         return streams
 
@@ -137,9 +137,9 @@ class Derivation:
         )
         portion = self._computer.compute(step, touched) if is_short else self._long(step)
         if after and (portion.arrived or portion.changed):
-            self._revise_documents(step, portion, touched)
+            self._recompute_documents(step, portion, touched)
         for name in names:
-            self._revise(name, portion.revised.get(name, Staged()), upto)
+            self._write_revised(name, portion.revised.get(name, Staged()), upto)
             self._finish(name, portion.rows[name], upto)
         if portion.rows.get(UNPROCESSED, Staged()).num_rows:
             self._set_aside = SetAsideStreams.read(self._tables.derived[UNPROCESSED])
@@ -151,9 +151,9 @@ class Derivation:
         rewritten = {name: self._tables.scratch_stager(name) for name in step.names}
         whole = replace(step, stagers={**rewritten, **step.stagers}, rewritten=rewritten)
         portion = Portion()
-        work = partial(compute_partition, whole, self._workers.command)
-        for part in self._workers.map(work, range(PARTITIONS)):
-            portion.add(part)
+        work = partial(compute_partition, whole, self._workers.child_command)
+        for of_partition in self._workers.map(work, range(PARTITIONS)):
+            portion.merge(of_partition)
         if UNPROCESSED in portion.rows:
             portion.rows[UNPROCESSED] = _each_once(portion.rows[UNPROCESSED])
         return portion
@@ -171,19 +171,19 @@ class Derivation:
             rows = table.append(rows, upto)
         else:
             *earlier, last = rows.chunks(table.spec.schema, _MERGE_BYTES)
-            for part in earlier:
-                table.revise(part, upto)
+            for chunk in earlier:
+                table.revise(chunk, upto)
             table.put(last, upto)
         self._tables.on_write(name, rows)
 
-    def _revise(self, name: str, rows: Staged, towards: int) -> None:
+    def _write_revised(self, name: str, rows: Staged, towards: int) -> None:
         if rows.num_rows:
             table = self._tables.derived[name]
-            for part in rows.chunks(table.spec.schema, _MERGE_BYTES):
-                table.revise(part, towards)
+            for chunk in rows.chunks(table.spec.schema, _MERGE_BYTES):
+                table.revise(chunk, towards)
             self._tables.on_write(name, rows)
 
-    def _revise_documents(self, step: Step, portion: Portion, touched: Sequence[bytes]) -> None:
+    def _recompute_documents(self, step: Step, portion: Portion, touched: Sequence[bytes]) -> None:
         """Recompute documents of new and changed models that have no new events themselves."""
         names = tuple(name for name in step.names if name in NEED_MODELS)
         table = self._tables.derived["event_states" if "event_states" in names else names[0]]
@@ -194,7 +194,7 @@ class Derivation:
         documents += table.streams_of_models(portion.changed.values(), errors)
         # Neighbours in the files of raw_events are one small read.
         others = sorted(set(documents).difference(touched), key=lambda c: (partition_of(c), c))
-        self._compute_anew(Step(step.raw, names, step.after, step.upto), others)
+        self._recompute(Step(step.raw, names, step.after, step.upto), others)
 
     def _retry_set_aside(self) -> None:
         """Compute the streams that other versions have set aside."""
@@ -209,19 +209,19 @@ class Derivation:
         names = tuple(name for name in derived if name != UNPROCESSED)
         if streams and position == max(t.position for t in derived.values()):
             raw = self._tables.raw.files_upto(position)
-            self._compute_anew(Step(raw, names, position, position), streams, streams)
+            self._recompute(Step(raw, names, position, position), streams, streams)
 
-    def _compute_anew(
+    def _recompute(
         self, step: Step, streams: Sequence[bytes], retried: Collection[bytes] = ()
     ) -> None:
         names = (*step.names, UNPROCESSED)
         anew = replace(step, names=names, after=0, retried=frozenset(retried))
         for start in range(0, len(streams), _DOCUMENTS_PER_COMMIT):
-            batch = streams[start : start + _DOCUMENTS_PER_COMMIT]
+            chunk = streams[start : start + _DOCUMENTS_PER_COMMIT]
             anew = replace(anew, set_aside=self._set_aside.by_this_version)
-            for name, rows in self._computer.compute(anew, batch).rows.items():
+            for name, rows in self._computer.compute(anew, chunk).rows.items():
                 if name in self._tables.derived:
-                    self._revise(name, rows, step.upto)
+                    self._write_revised(name, rows, step.upto)
             self._set_aside = SetAsideStreams.read(self._tables.derived.get(UNPROCESSED))
 
     def close(self) -> None:
@@ -253,9 +253,9 @@ class ChildComputer:
         reasons: dict[bytes, str] = {}
         left = [list(streams)]
         while left:
-            batch = left.pop()
+            chunk = left.pop()
             try:
-                portion.add(self._process.ask(partial(compute_here, step, batch)))
+                portion.merge(self._process.ask(partial(compute_here, step, chunk)))
             except StreamEndedError as error:
                 cid = error.cid
                 deaths[cid] += _TRIES if error.timed_out else 1
@@ -264,13 +264,13 @@ class ChildComputer:
                     step = replace(step, set_aside=step.set_aside | {cid})
                 elif deaths[cid] > _TRIES:
                     raise SinkError(f"cannot compute the tables: {error}") from None
-                half = len(batch) // 2
-                left += [batch[half:], batch[:half]] if half else [batch]
+                half = len(chunk) // 2
+                left += [chunk[half:], chunk[:half]] if half else [chunk]
         unreadable: set[bytes] = set()
         while reasons:
             request = partial(portion_of_set_aside, step, reasons, frozenset(unreadable))
             try:
-                portion.add(self._process.ask(request))
+                portion.merge(self._process.ask(request))
                 break
             except StreamEndedError as error:
                 if error.cid in unreadable or error.cid not in reasons:
@@ -285,7 +285,7 @@ class ChildComputer:
 
 @cache
 def worker_computer(command: Sequence[str] | None) -> Computer | ChildComputer:
-    """Return what computes portions for this worker of Spark's; see `Workers.command`."""
+    """Return what computes portions for this worker of Spark's; see `Workers.child_command`."""
     return Computer() if command is None else ChildComputer(command, _IDLE)
 
 

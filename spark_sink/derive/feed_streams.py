@@ -102,7 +102,7 @@ class FeedStream:
         cid: of the stream.
         rows: of `raw_events`.
         chain: the events, if they are a chain of a document that is not long; else None. Then
-            `entries` and `history` are only made if the tables need more than the chain tells.
+            `entries` and `as_stream` are only made if the tables need more than the chain tells.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class FeedStream:
 
     @cached_property
     def _whole(self) -> tuple[tuple[Entry, ...], Stream]:
-        entries, history = _entries_of(self.cid, self.rows, self._summary)
-        history.definitions = self._definitions
-        return entries, history
+        entries, stream = _entries_of(self.cid, self.rows, self._summary)
+        stream.definitions = self._definitions
+        return entries, stream
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -129,8 +129,8 @@ class FeedStream:
         return self._whole[0]
 
     @property
-    def history(self) -> Stream:
-        """What the events make of the stream."""
+    def as_stream(self) -> Stream:
+        """The stream that the events make: its tip, its states, and what else is asked of it."""
         return self._whole[1]
 
     @cached_property
@@ -139,7 +139,7 @@ class FeedStream:
         if self.chain is not None:
             assert self.chain.init.header is not None
             return self.chain.init.header
-        return self.history.header
+        return self.as_stream.header
 
     @cached_property
     def stream_id(self) -> StreamId:
@@ -166,7 +166,7 @@ class FeedStream:
         """The versions of its model that it names."""
         if self.chain is not None:
             return frozenset(named_versions([self.chain.init]))
-        return self.history.versions
+        return self.as_stream.versions
 
     @property
     def last_position(self) -> int:
@@ -200,7 +200,7 @@ class FeedStream:
         """Set the definitions of its model, before its content is computed."""
         self._definitions = definitions
         if "_whole" in self.__dict__:
-            self.history.definitions = definitions
+            self.as_stream.definitions = definitions
 
     @cached_property
     def tip(self) -> Tip[CID] | None:
@@ -210,9 +210,9 @@ class FeedStream:
         anchor it counts as valid, so that no clock is needed.
         """
         try:
-            return self.history.tip
+            return self.as_stream.tip
         except StreamShapeError as error:
-            may_have_expired = any(shape.expires is not None for shape in self.history.shapes)
+            may_have_expired = any(shape.expires is not None for shape in self.as_stream.shapes)
             if may_have_expired and isinstance(error, NoTipError):
                 return None
             raise TablesError(
@@ -223,7 +223,7 @@ class FeedStream:
     def accepted_tip(self) -> Tip[CID] | None:
         """The tip of the accepted events; None if there are none."""
         try:
-            return None if self.tip is None else self.history.accepted_tip
+            return None if self.tip is None else self.as_stream.accepted_tip
         except NoTipError:
             return None
 
@@ -429,9 +429,9 @@ class SummaryCache:
     def keep(self, stream: FeedStream, position: int) -> None:
         """Keep the summary of a stream that is complete up to a position, if it is long."""
         # Models are read whole for their documents anyway.
-        if stream.chain is not None or stream.history.count < LONG or stream.is_model:
+        if stream.chain is not None or stream.as_stream.count < LONG or stream.is_model:
             return
-        summary = stream.history.summary()
+        summary = stream.as_stream.summary()
         if summary is None or summary.weight > _MAX_BYTES:
             return
         self._summaries.put(stream.cid, KeptSummary(summary, position))

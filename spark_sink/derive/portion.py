@@ -102,8 +102,8 @@ class Portion:
     changed: dict[bytes, bytes] = field(default_factory=dict)
     versions: set[str] = field(default_factory=set)
 
-    def add(self, other: Portion) -> None:
-        """Merge another portion of the same step."""
+    def merge(self, other: Portion) -> None:
+        """Take in the results of another portion of the same step."""
         self.streams += other.streams
         for mine, others in (self.rows, other.rows), (self.revised, other.revised):
             for name, staged in others.items():
@@ -134,12 +134,12 @@ class Computer:
         work = _Work(step, self._models, self._summaries)
         whole = work.add_from_summaries(streams)
         left_out = len(whole)
-        for batch in _streams_of(step, whole):
-            left_out -= len(batch)
+        for chunk in _streams_of(step, whole):
+            left_out -= len(chunk)
             if step.needs_models:
-                self._models.load(batch)
-            for stream in batch:
-                work.add(stream)
+                self._models.load(chunk)
+            for stream in chunk:
+                work.add_stream(stream)
         return work.finish(len(streams) - left_out)
 
     def close(self) -> None:
@@ -208,13 +208,13 @@ class _Work:
             if self._models.last_change(stream) > after[stream.cid]:
                 continue  # by another definition, other events are accepted
             try:
-                self.add(stream)
+                self.add_stream(stream)
             except ForgottenError:
                 continue
             done.add(stream.cid)
         return [cid for cid in streams if cid not in done]
 
-    def add(self, stream: FeedStream) -> None:
+    def add_stream(self, stream: FeedStream) -> None:
         """Add the rows of a stream, and keep its summary if it is long; or set it aside.
 
         Raises:
@@ -226,7 +226,7 @@ class _Work:
         reason = None
         try:
             with killed_if_slow(stream.cid, stream.size):
-                self._add(stream)
+                self._add_rows(stream)
                 stream.close()
         except Exception as error:
             for rows in every:
@@ -240,15 +240,15 @@ class _Work:
             row = unprocessed(stream.id_text, stream.last_position, reason)
             self._rows[UNPROCESSED].add(stream.columns, (row,))
 
-    def _add(self, stream: FeedStream) -> None:
-        step, revises = self._step, False
+    def _add_rows(self, stream: FeedStream) -> None:
+        step, model_changed = self._step, False
         if self._needs_models:
             stream.define(self._models.of(stream))
             # In the first step of all, there are no earlier rows.
-            revises = 0 < step.after < self._models.last_change(stream)
-        for name, rows in rows_of(stream, step.names, 0 if revises else step.after):
+            model_changed = 0 < step.after < self._models.last_change(stream)
+        for name, rows in rows_of(stream, step.names, 0 if model_changed else step.after):
             columns, repeated = stream.columns, stream.repeated_columns
-            if name not in self._event_tables or (columns is repeated and not revises):
+            if name not in self._event_tables or (columns is repeated and not model_changed):
                 self._rows[name].add(columns, rows)
                 continue
             for row in rows:
@@ -282,8 +282,8 @@ class _Work:
 
 def _streams_of(step: Step, streams: Sequence[bytes]) -> Iterator[list[FeedStream]]:
     """Read the streams, a few at a time."""
-    for piece in step.raw.pieces(streams, step.upto):
-        yield from batched(read_streams(step.raw.events_of(piece, step.upto)), _STREAMS_PER_LOOKUP)
+    for chunk in step.raw.chunks(streams, step.upto):
+        yield from batched(read_streams(step.raw.events_of(chunk, step.upto)), _STREAMS_PER_LOOKUP)
 
 
 class _Rows:
@@ -512,7 +512,7 @@ def _read(model: FeedStream, named: frozenset[CID]) -> _Model:
     init = CID(model.cid)
     positions = _positions(model, named)
     try:
-        return _Model(definitions_of(model.history.states.all(), init, named), named, positions)
+        return _Model(definitions_of(model.as_stream.states.all(), init, named), named, positions)
     except NOT_OF_A_STREAM:
         raise
     except Exception as error:  # its documents are set aside, and it is

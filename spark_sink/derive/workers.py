@@ -29,24 +29,24 @@ _JOIN_PATIENCE: Final = 10.0
 
 
 class Workers(Protocol):
-    """Calls a function for each of some items.
+    """Calls a function for each item of a sequence.
 
     Attributes:
-        command: the command of processes in which strangers' content is computed
-            (`derive.child_process`); None: in the worker itself.
+        child_command: starts the child process in which a worker has strangers' content computed
+            (`derive.child_process`); None: it computes that itself.
     """
 
-    command: Sequence[str] | None
+    child_command: Sequence[str] | None
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
         """Return the results, in any order."""
 
 
-class LocalWorkers:
-    """Works in this process, one item after the other."""
+class NoWorkers:
+    """Does all work in this process, one item after the other."""
 
-    def __init__(self, command: Sequence[str] | None = None) -> None:
-        self.command = command
+    def __init__(self, child_command: Sequence[str] | None = None) -> None:
+        self.child_command = child_command
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
         """Yield the results in order, each computed on demand."""
@@ -59,9 +59,9 @@ class SparkWorkers:
     Items and results are pickled; results should be small.
     """
 
-    def __init__(self, spark: SparkSession, command: Sequence[str] | None = COMMAND) -> None:
+    def __init__(self, spark: SparkSession, child_command: Sequence[str] | None = COMMAND) -> None:
         self._spark = spark
-        self.command = command
+        self.child_command = child_command
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
         """Return the results, in any order, when all are there."""

@@ -44,8 +44,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.derive.derivation import Derivation
-from spark_sink.derive.workers import LocalWorkers, Workers, stage_frame, stage_range
+from spark_sink.derive.derivation import STEP_LENGTH, Derivation
+from spark_sink.derive.workers import NoWorkers, Workers, stage_frame, stage_range
 from spark_sink.errors import FeedUnreachableError, SinkError, TablesError, cannot_write
 from spark_sink.run.spark_session import translate
 from spark_sink.source.data_source import ReconRanges, ranges_in
@@ -136,7 +136,7 @@ class Sink:
         self._doing: str | None = None
         self._feed_head = head
         self._placement = placement or tables.following
-        self._workers = workers or LocalWorkers()
+        self._workers = workers or NoWorkers()
         self._derivation = Derivation(tables, self._workers)
         self._views = Views(tables.directory, tables.retention, on_view_fault)
         self.error: SinkError | None = None
@@ -144,7 +144,7 @@ class Sink:
         self._busy = threading.Lock()
         self._closed = False
 
-    def add(
+    def add_batch(
         self,
         feed: Feed,
         ranges: DataFrame,
@@ -262,11 +262,11 @@ class Sink:
         head = self._feed_head()
         return head is not None and head - raw >= _BACKLOG
 
-    def catch_up(self, window: int | None = None) -> int:
+    def catch_up(self, step_length: int = STEP_LENGTH) -> int:
         """Bring the derived tables to where `raw_events` is; return how many streams changed."""
         self._doing = _COMPUTING
         with self.as_sink_errors():
-            return self._derivation.catch_up(window, may_continue=self._may_continue)
+            return self._derivation.catch_up(step_length, may_continue=self._may_continue)
 
     def _keep_views(self) -> None:
         if self._may_continue():
@@ -387,7 +387,7 @@ def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> Str
     feed = SourceOptions.parse(options).feed
 
     def add(ranges: DataFrame, batch: int) -> None:
-        sink.add(feed, ranges, batch, _end_of(settings.checkpoint, batch))
+        sink.add_batch(feed, ranges, batch, _end_of(settings.checkpoint, batch))
 
     writer = batches.writeStream.queryName("spark-sink").foreachBatch(add)
     writer = writer.option("checkpointLocation", str(settings.checkpoint))

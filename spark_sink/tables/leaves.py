@@ -89,7 +89,7 @@ class _Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unit:
+class _Group:
     """Files of a partition that are rewritten together, and rows for them.
 
     A file whose rows take more than twice `most` bytes is divided.
@@ -122,13 +122,13 @@ class Leaves:
         much would have to be rewritten at once.
         """
         files = self._files(table, set(rows[PARTITION_COLUMN].to_pylist()))
-        units = [*self._assigned(files, rows)]
-        if any(unit.size > _MOST_BYTES for unit in units):
+        groups = [*self._assigned(files, rows)]
+        if any(group.size > _MOST_BYTES for group in groups):
             return None
         actions: list[Action] = []
         changes = [self._change_schema.empty_table()]
         try:
-            for chunk in in_chunks(units, attrgetter("size"), _CHUNK_BYTES):
+            for chunk in in_chunks(groups, attrgetter("size"), _CHUNK_BYTES):
                 actions += self._rewrite(chunk, changes)
         except _TooLargeError:
             return None
@@ -156,33 +156,33 @@ class Leaves:
             else:
                 metadata = pq.read_metadata(path, filesystem=file_system(self._path))
         column = metadata.schema.names.index(_KEY)
-        groups = map(metadata.row_group, range(metadata.num_row_groups))
-        spans = [group.column(column).statistics for group in groups]
+        row_groups = map(metadata.row_group, range(metadata.num_row_groups))
+        spans = [row_group.column(column).statistics for row_group in row_groups]
         return path, (min(span.min for span in spans), max(span.max for span in spans))
 
-    def _assigned(self, files: Mapping[int, list[_Leaf]], rows: pa.Table) -> Iterator[_Unit]:
+    def _assigned(self, files: Mapping[int, list[_Leaf]], rows: pa.Table) -> Iterator[_Group]:
         """Yield the files where rows belong, with these rows."""
         ordered = rows.sort_by([(PARTITION_COLUMN, "ascending"), (_KEY, "ascending")])
         for partition, whole in by_partition(ordered):
             leaves, assigned = files[partition], conforming(whole, self._schema)
-            groups = _overlapping(leaves) or [[]]
+            overlapping = _overlapping(leaves) or [[]]
             most = max(_LEAF_BYTES, _COMPRESSION * sum(leaf.size for leaf in leaves) // _LEAVES)
-            lows = [group[0].low for group in groups if group]
+            lows = [some[0].low for some in overlapping if some]
             start = 0
             places = (max(0, bisect_right(lows, cid) - 1) for cid in assigned[_KEY].to_pylist())
             for place, same in groupby(places):
                 number = len([*same])
-                yield _Unit(partition, groups[place], most, assigned.slice(start, number))
+                yield _Group(partition, overlapping[place], most, assigned.slice(start, number))
                 start += number
 
-    def _rewrite(self, units: Sequence[_Unit], changes: list[pa.Table]) -> Iterator[Action]:
-        """Write the files of units anew; yield the actions, and add what changes to `changes`."""
-        # One list of files, and one table of the rows of all units: the requests of a store are
+    def _rewrite(self, groups: Sequence[_Group], changes: list[pa.Table]) -> Iterator[Action]:
+        """Write the files of groups anew; yield the actions, and add what changes to `changes`."""
+        # One list of files, and one table of the rows of all groups: the requests of a store are
         # made together, and Arrow takes longer for a call than for the rows of a small file.
-        leaves = [leaf for unit in units for leaf in unit.leaves]
+        leaves = [leaf for group in groups for leaf in group.leaves]
         read = iter(concurrently(self._path, self._read, leaves))
-        old, of_old = _numbered(self._concatenated(read, len(unit.leaves)) for unit in units)
-        new, of_new = _numbered(unit.rows for unit in units)
+        old, of_old = _numbered(self._concatenated(read, len(group.leaves)) for group in groups)
+        new, of_new = _numbered(group.rows for group in groups)
         place = pc.index_in(new[_KEY], value_set=old[_KEY])  # null: the row is inserted
         before = old.take(place)
         # As Python's values, because Arrow compares neither lists nor maps.
@@ -192,23 +192,23 @@ class Leaves:
         inserted = after.filter(pc.invert(was))
         changes += self._changes(before.filter(was), after.filter(was), inserted)
         of_after = of_new.filter(differs)
-        # No rows of a unit in which nothing differs: its files stay.
+        # No rows of a group in which nothing differs: its files stay.
         kept = pc.and_not(
             pc.is_in(of_old, value_set=of_after), pc.is_in(old[_KEY], value_set=after[_KEY])
         )
         rows = pa.concat_tables([old.filter(kept), after])
         numbers = pa.concat_arrays([of_old.filter(kept.combine_chunks()), of_after])
-        # Sorted by stream within each unit, as leaves are, to be cut where a unit ends.
-        keys = pa.table({"unit": numbers, "key": rows[_KEY]})
-        order = pc.sort_indices(keys, [("unit", "ascending"), ("key", "ascending")])
+        # Sorted by stream within each group, as leaves are, to be cut where a group ends.
+        keys = pa.table({"group": numbers, "key": rows[_KEY]})
+        order = pc.sort_indices(keys, [("group", "ascending"), ("key", "ascending")])
         rows = rows.combine_chunks().take(order)
         start = 0
         parts: list[tuple[int, pa.Table]] = []
         for number, count in sorted(Counter(numbers.to_pylist()).items()):
-            unit = units[number]
-            yield from map(partial(_removed, unit.partition), unit.leaves)
-            divided = _divided(rows.slice(start, count), unit.most)
-            parts += [(unit.partition, part) for part in divided]
+            group = groups[number]
+            yield from map(partial(_removed, group.partition), group.leaves)
+            divided = _divided(rows.slice(start, count), group.most)
+            parts += [(group.partition, part) for part in divided]
             start += count
         yield from concurrently(self._path, self._write_leaf, parts)
 

@@ -64,12 +64,12 @@ class RawFiles:
         """Return the size of the files with events at positions (after, upto], in bytes."""
         return sum(file.size for file in self._files(None, upto) if file.last > after)
 
-    def pieces(self, streams: Sequence[bytes], upto: int) -> list[list[bytes]]:
-        """Divide streams into pieces whose events, up to a position, fit in memory."""
+    def chunks(self, streams: Sequence[bytes], upto: int) -> list[list[bytes]]:
+        """Divide streams into chunks whose events, up to a position, fit in memory."""
         by_partition = _by_partition(streams)
         size = sum(file.size for file in self._files(by_partition, upto))
         number = max(1, min(size // _READ_BYTES, len(streams) // _MIN_STREAMS))
-        ordered = [cid for batch in by_partition.values() for cid in batch]
+        ordered = [cid for cids in by_partition.values() for cid in cids]
         ends = [len(ordered) * i // number for i in range(number + 1)]
         return [ordered[start:end] for start, end in pairwise(ends)]
 
@@ -96,11 +96,11 @@ class RawFiles:
         columns = list(DERIVATION_COLUMNS)
         parts = [RAW_EVENTS.empty_table().select(columns)]
         for partition, streams in _by_partition(after).items():
-            for batch in batched(streams, _MIN_STREAMS):
-                first = min(after[cid] for cid in batch)
+            for chunk in batched(streams, _MIN_STREAMS):
+                first = min(after[cid] for cid in chunk)
                 files = [f for f in self._files({partition}, upto) if f.last > first]
                 until = pc.field("position") <= upto
-                later = reduce(or_, (_later(cid, after[cid]) for cid in batch))
+                later = reduce(or_, (_later(cid, after[cid]) for cid in chunk))
                 parts.append(self._select(files, columns, until & later))
         return pa.concat_tables(parts)
 
@@ -159,8 +159,8 @@ def _later(cid: bytes, after: int) -> pc.Expression:
 def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Divide items into lists of up to `size`."""
     rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
+    while chunk := list(islice(rest, size)):
+        yield chunk
 
 
 def _by_partition(streams: Iterable[bytes]) -> dict[int, list[bytes]]:

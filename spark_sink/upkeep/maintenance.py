@@ -34,7 +34,7 @@ from deltalake import DeltaTable
 
 from spark_sink.derive.child_process import COMMAND
 from spark_sink.derive.derivation import Derivation
-from spark_sink.derive.workers import LocalWorkers
+from spark_sink.derive.workers import NoWorkers
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed_client import Feed
@@ -156,7 +156,7 @@ def _rebuild_all(
 
 
 def _derive(new: Tables, on_progress: OnProgress) -> None:
-    derivation = Derivation(new, LocalWorkers(COMMAND))
+    derivation = Derivation(new, NoWorkers(COMMAND))
     while new.position < new.raw_position:
         derivation.catch_up(steps=1)
         for name, table in new.derived.items():

@@ -306,12 +306,12 @@ class StreamCounter:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.whole = self.later = 0
-        add = portion._Work.add
+        add = portion._Work.add_stream
 
         def counted(work: Any, stream: Any) -> None:
             add(work, stream)
-            goes_on = stream.history.count > len(stream.entries)
+            goes_on = stream.as_stream.count > len(stream.entries)
             self.whole += not goes_on
             self.later += goes_on
 
-        patch.setattr(portion._Work, "add", counted)
+        patch.setattr(portion._Work, "add_stream", counted)

@@ -287,7 +287,7 @@ def test_ends_ahead_of_a_table_are_not_used(tmp_path: Path) -> None:
     go_on(tmp_path, *range(END - 8, END - 2))
     shutil.rmtree(tmp_path / "event_states")
     sink = Sink(Tables(tmp_path, EPOCH))
-    sink.catch_up(window=9)
+    sink.catch_up(step_length=9)
     assert_tables(tmp_path, FEED.slice(0, END - 3).to_pylist())
     take(sink, END)
     assert_tables(tmp_path, FEED.to_pylist())

@@ -43,7 +43,7 @@ def test_rows_are_appended_once_and_tips_follow(sample: list[Event], tmp_path: P
     assert tables.append(rows.slice(0, 130)) == 0
     assert tables.append(rows.slice(30, 170)) == 70  # some of it is known
     assert (tables.raw_position, tables.position) == (200, 0)
-    assert sink.catch_up(window=60) > 0
+    assert sink.catch_up(step_length=60) > 0
     assert (tables.raw_position, tables.position) == (200, 200)
     assert sink.catch_up() == 0
     assert_tables(tmp_path, rows.slice(0, 200).to_pylist())
@@ -83,11 +83,11 @@ def test_any_order_of_steps_ends_in_the_same_tables(steps: list[tuple[str, int]]
             elif step == "replay":
                 sink.tables.append(rows.slice(max(0, position - size), size))
             elif step == "catch up":
-                sink.catch_up(window=size)
+                sink.catch_up(step_length=size)
             elif step == "in portions":
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(derive, "_SHORT_POSITIONS", 0)
-                    sink.catch_up(window=size)
+                    sink.catch_up(step_length=size)
             elif step == "lose a table":
                 shutil.rmtree(directory / DERIVED[size])
                 sink = Sink(Tables(directory, EPOCH))

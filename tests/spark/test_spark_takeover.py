@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from spark_helpers import Bomb, KilledError
 from spark_oracle import table_rows
 
-from spark_sink.derive.workers import LocalWorkers
+from spark_sink.derive.workers import NoWorkers
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.run import follower as follower_module
 from spark_sink.run.feed_reader import RunNodes, delete_checkpoint
@@ -162,7 +162,7 @@ def one_run(world: World, directory: Path, feed: MemoryFeed, random: Random) -> 
         if random.random() < 0.1:
             return
         world.deliver(feed, random.randint(0, 5))
-        follower.append_missing(LocalWorkers(), 2, lambda: True)
+        follower.append_missing(NoWorkers(), 2, lambda: True)
         for _ in range(random.randint(0, 6)):
             world.deliver(feed, random.randint(0, 10))
             a_batch(tables, feed, follower, random.choice([3, 20]))
@@ -195,7 +195,7 @@ def test_each_event_is_there_once_after_its_prevs_whatever_happens(
         world.deliver(last, EVENTS)
         tables = Tables(directory, "log-0", [])
         follower = begun(tables, last)
-        follower.append_missing(LocalWorkers(), 3, lambda: True)
+        follower.append_missing(NoWorkers(), 3, lambda: True)
         a_batch(tables, last, follower, EVENTS)
         assert tables.mirrors_log
     order = order_of(directory)
@@ -214,7 +214,7 @@ def test_only_what_the_table_lacks_is_fetched(place: Location) -> None:
     follower = Follower(tables, second)
     follower.take_over(second.head())
     assert follower.missing == 10
-    assert follower.append_missing(LocalWorkers(), 2, lambda: True) == 1
+    assert follower.append_missing(NoWorkers(), 2, lambda: True) == 1
     assert second.fetched == 1
     assert (tables.raw_position, tables.reading.position) == (901, 891)
     second.log += [895, 960, *range(890, 895), *range(896, 900)]
@@ -238,7 +238,7 @@ def test_whoever_compares_tables_with_a_node_knows_that_positions_differ(
     """20 events of the first node, of which the second lacks 5; it has 3 others."""
     tables, first = read_20(tmp_path, ["conclusion_events"])
     second = MemoryFeed("log-1", *range(5, 20), 30, 31, 32)
-    begun(tables, second).append_missing(LocalWorkers(), 2, lambda: True)
+    begun(tables, second).append_missing(NoWorkers(), 2, lambda: True)
     assert (tables.raw_position, tables.reading.position) == (20, 15)
     assert tables.position_when_read_to(second.head().head) == 23
 
@@ -266,7 +266,7 @@ def test_a_node_that_was_restored_from_a_backup_is_read_again(place: Location) -
     def goes_on_from(feed: MemoryFeed) -> Tables:
         tables = Tables(place, "log-0", [])
         follower = begun(tables, feed)
-        follower.append_missing(LocalWorkers(), 2, lambda: True)
+        follower.append_missing(NoWorkers(), 2, lambda: True)
         a_batch(tables, feed, follower, 100)
         return tables
 

@@ -20,7 +20,7 @@ from spark_sink.derive import derivation, feed_streams, portion, transforms
 from spark_sink.derive.child_process import COMMAND, ChildProcess
 from spark_sink.derive.derivation import Derivation, worker_computer
 from spark_sink.derive.portion import Step
-from spark_sink.derive.workers import LocalWorkers
+from spark_sink.derive.workers import NoWorkers
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import DERIVED, UNPROCESSED
 from spark_sink.tables.catalog import read_unprocessed
@@ -68,7 +68,7 @@ def streams_in(tables: Tables, name: str) -> set[bytes]:
 def derive(tables: Tables, events: list[Event], command: Sequence[str] | None = None) -> None:
     """Add all events that follow those in the tables; with a command, in a process of its own."""
     tables.append(feed_rows(events))
-    made = Derivation(tables, LocalWorkers(command))
+    made = Derivation(tables, NoWorkers(command))
     made.catch_up()
     made.close()
 
@@ -278,14 +278,14 @@ def test_a_process_that_somebody_kills(tables: Tables, tmp_path: Path) -> None:
 
 def test_errors_of_the_tables_come_from_the_process(tables: Tables) -> None:
     tables.append(feed_rows([MODEL, *GOOD]))
-    made = Derivation(tables, LocalWorkers(COMMAND))
+    made = Derivation(tables, NoWorkers(COMMAND))
     [*files] = tables.directory.glob("raw_events/**/*.parquet")
     for file in files:
         file.write_bytes(b"damaged")
     with pytest.raises(TablesError, match="spark-sink rebuild"):
         made.catch_up()
     made.close()
-    broken = Derivation(tables, LocalWorkers((sys.executable, "-c", "raise SystemExit(3)")))
+    broken = Derivation(tables, NoWorkers((sys.executable, "-c", "raise SystemExit(3)")))
     tables_before = tables.positions
     with pytest.raises(SinkError, match="its exit code is 3"):
         broken._computer.compute(Step(tables.raw.files_upto(1), DERIVED, 0, 1), [GOOD[0].cid])
