@@ -1,9 +1,9 @@
-"""The node's settings: composed of what the rooms declare, read from a file, variables and flags.
+"""The node's settings: composed of what packages declare, read from a file, variables and flags.
 
-A setting is a marked field of a room's dataclass (`recon_node.base.setting_types`). It has one name
-everywhere: `data_dir` in the TOML file, `RECON_NODE_DATA_DIR` in the environment, `--data-dir` on
-the command line. Later sources override earlier ones: defaults, file, environment, flags. Lists are
-TOML arrays, or text with commas.
+A setting is a marked field of a package's dataclass (`recon_node.base.setting_types`). It has one
+name everywhere: `data_dir` in the TOML file, `RECON_NODE_DATA_DIR` in the environment, `--data-dir`
+on the command line. Later sources override earlier ones: defaults, file, environment, flags. Lists
+are TOML arrays, or text with commas.
 
 An unknown key in the file is refused. An unknown variable is only reported: a container platform
 may set some of its own (a Kubernetes service named `recon-node` does).
@@ -168,11 +168,11 @@ def checked_settings(given: Mapping[str, Given]) -> Settings:
     """
     nested: dict[str, Any] = {}
     for name, (value, _) in given.items():
-        *rooms, attribute = DECLARATIONS[name].path
-        room = nested
-        for key in rooms:
-            room = room.setdefault(key, {})
-        room[attribute] = value
+        *packages, attribute = DECLARATIONS[name].path
+        values = nested
+        for package in packages:
+            values = values.setdefault(package, {})
+        values[attribute] = value
     try:
         return TypeAdapter(Settings).validate_python(nested)
     except ValidationError as error:
@@ -250,10 +250,10 @@ def example_file() -> str:
     parts = [_FILE_HEAD]
     section = ""
     for setting in DECLARATIONS.values():
-        room: Any = Settings
+        package: Any = Settings
         if len(setting.path) > 1:
-            room = Settings.__pydantic_fields__[setting.path[0]].annotation  # type: ignore[attr-defined]
-        title = (room.__doc__ or "").partition(":")[0].rstrip(".")
+            package = Settings.__pydantic_fields__[setting.path[0]].annotation  # type: ignore[attr-defined]
+        title = (package.__doc__ or "").partition(":")[0].rstrip(".")
         if title != section:
             section = title
             parts.append(f"# --- {title} ".ljust(100, "-") + "\n")

@@ -98,8 +98,8 @@ def stated_journeys() -> dict[str, tuple[int, set[str]]]:
 
 def _paths(lines: str) -> Iterator[str]:
     for folder, *names in map(str.split, lines.splitlines()):
-        room = "" if folder.startswith("spark_sink/") else "recon_node"
-        yield from (Path(room, folder, f"{name}.py").as_posix() for name in names)
+        package = "" if folder.startswith("spark_sink/") else "recon_node"
+        yield from (Path(package, folder, f"{name}.py").as_posix() for name in names)
 
 
 class Traces:

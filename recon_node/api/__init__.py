@@ -2,7 +2,7 @@
 
 It has the paths, bodies and status codes of a ceramic-one node (events, streams, feed, interests,
 peers), and also the feed as Arrow, the state of Recon, metrics, the OpenAPI document, and pages for
-people. This room knows the store, and only the public names of the network side. In reading order:
+people. It knows the store, and only the public names of the network side. In reading order:
 
     listener           where it listens
     server             serves the application on trio: connections, and HTTP/1.1 in them

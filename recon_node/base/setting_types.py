@@ -1,7 +1,7 @@
-"""How the rooms declare their settings: markers and types for the fields of frozen dataclasses.
+"""How the packages declare their settings: markers and types for the fields of frozen dataclasses.
 
-A room's settings are one frozen pydantic dataclass. A field is the only declaration of its value:
-name, type, bounds and default, and in the docstring below it the meaning and the unit. Fields
+The settings of a package are one frozen pydantic dataclass. A field is the only declaration of its
+value: name, type, bounds and default, and in the docstring below it meaning and unit. Fields
 marked with `Setting` or `Flag` can be set by an operator; `recon_node.settings` finds them and
 makes the file, the environment variables and the flags of `recon-node run` out of them. The others
 are for tests and benchmarks.
@@ -149,7 +149,7 @@ class Declaration(NamedTuple):
     """The attributes that lead to it."""
     marker: Setting
     field: FieldInfo
-    room: type
+    dataclass: type
     """The dataclass that declares it."""
 
     @property
@@ -160,7 +160,7 @@ class Declaration(NamedTuple):
     @property
     def description(self) -> str:
         """What the docstring below the field says."""
-        return self.field.description or attribute_docs(self.room).get(self.path[-1], "")
+        return self.field.description or attribute_docs(self.dataclass).get(self.path[-1], "")
 
     @property
     def default(self) -> Any:

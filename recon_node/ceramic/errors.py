@@ -1,4 +1,4 @@
-"""The errors of this room. All of them are caused by bad input, hence `ValueError`."""
+"""The errors of this package. All of them are caused by bad input, hence `ValueError`."""
 
 
 class CeramicError(ValueError):

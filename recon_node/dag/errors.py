@@ -1,4 +1,4 @@
-"""What goes wrong in this room, or is left out. The texts are user-facing."""
+"""What goes wrong in this package, or is left out. The texts are user-facing."""
 
 import os
 from collections.abc import Sequence

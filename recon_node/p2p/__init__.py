@@ -3,7 +3,7 @@
 `open_p2p` joins a store to its network and keeps it equal to its peers' stores. The wire formats
 are in docs/wire.md. In reading order:
 
-    network_side  how it starts, what it consists of, and what the floors above may ask
+    network_side  how it starts, what it consists of, and what the layers above may ask
     context       what its parts share, and what they count
     sync/         sessions with peers: when, with whom, and how
     peers/        which peers there are, and which to connect to

@@ -1,4 +1,4 @@
-"""The network side: how it starts, what it consists of, and its interface for the floors above.
+"""The network side: how it starts, what it consists of, and its interface for the layers above.
 
 The peer book is kept in the file `peers.json`.
 """

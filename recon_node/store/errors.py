@@ -1,4 +1,4 @@
-"""What goes wrong on this floor; `db/sql.py` explains to people what SQLite reports."""
+"""What goes wrong in this package; `db/sql.py` explains to people what SQLite reports."""
 
 from __future__ import annotations
 

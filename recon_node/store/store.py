@@ -1,4 +1,4 @@
-"""The store: the event log, its key store and its feed, as the floors above see them.
+"""The store: the event log, its key store and its feed, as the layers above see them.
 
 A change is made in the log first, in a thread. Once committed, it is published here, on trio's
 thread and in the order of the commits: the key store and the feed's head move, those who wait for

@@ -1,4 +1,4 @@
-"""DAGs for the tests of this floor: from a seed, or drawn by Hypothesis."""
+"""DAGs for the tests of this package: from a seed, or drawn by Hypothesis."""
 
 import random
 from pathlib import Path

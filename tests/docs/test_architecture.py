@@ -12,11 +12,11 @@ from recon_node import testnet
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 JOURNEYS = stated_journeys()
-ROOMS = ("recon_node", "spark_sink", "tests")
+PACKAGES = ("recon_node", "spark_sink", "tests")
 
 
 def test_every_file_that_is_named_exists() -> None:
-    files = [path.as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    files = [path.as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     listed = [paths for _, paths in JOURNEYS.values()]
     named = set(re.findall(r"`([a-z0-9_/]+\.py)`", PAGE)).union(*listed)
     missing = {name for name in named if not any(file.endswith(f"/{name}") for file in files)}

@@ -71,7 +71,7 @@ key_option = click.option(
 
 
 class DagCommand(click.Command):
-    """A command that prints what the rooms below refuse as one line."""
+    """A command that prints what the layers below refuse as one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
