@@ -122,7 +122,7 @@ async def _reconcile(
                 (asking, here_frames, ours, theirs),
                 (answering, there_frames, theirs, ours),
             ):
-                wire = FrameWire(version, session.side, frames, _SETTINGS, decoders)
+                wire = FrameWire(version, session, frames, _SETTINGS, decoders)
                 initiates = session.side.initiates
                 sides.start_soon(
                     partial(converse, session, wire, _Events(store, other), initiates=initiates)

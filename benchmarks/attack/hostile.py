@@ -124,9 +124,10 @@ async def offer(address: str, events: Mapping[EventId, bytes]) -> None:
         stream = await host.open_stream(peer_id(address), RECON_1_2.id)
         side = Side(KeyStore(list(events)), [WHOLE], initiates=True)
         frames = FrameStream(stream, 1 << 20, account=stream.account)
-        wire = FrameWire(RECON_1_2, side, frames, _SETTINGS, trio.CapacityLimiter(1))
+        session = RECON_1_2.session(side)
+        wire = FrameWire(RECON_1_2, session, frames, _SETTINGS, trio.CapacityLimiter(1))
         with cut_off():
-            await converse(RECON_1_2.session(side), wire, _Nothing(), initiates=True)
+            await converse(session, wire, _Nothing(), initiates=True)
         await trio.sleep(1)
 
 

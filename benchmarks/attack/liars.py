@@ -102,8 +102,9 @@ async def _liar(address: str, events: dict[EventId, bytes]) -> None:
         stream = await host.open_stream(peer_id(address), RECON_1_2.id)
         side = Side(KeyStore(list(events)), [WHOLE], initiates=True)
         frames = FrameStream(stream, 1 << 20, account=stream.account)
-        wire: Any = FrameWire(RECON_1_2, side, frames, _SETTINGS, trio.CapacityLimiter(1))
-        await converse(RECON_1_2.session(side), wire, _Fetched(), initiates=True)
+        session = RECON_1_2.session(side)
+        wire: Any = FrameWire(RECON_1_2, session, frames, _SETTINGS, trio.CapacityLimiter(1))
+        await converse(session, wire, _Fetched(), initiates=True)
 
     async def contradict(host: Host) -> None:
         """A list of keys, and an end that is that of other keys."""

@@ -60,7 +60,7 @@ class Events:
 
 def wire_of(version, session, stream) -> FrameWire:
     frames = FrameStream(stream, MAX_FRAME)
-    return FrameWire(version, session.side, frames, LOOPBACK, trio.CapacityLimiter(2))
+    return FrameWire(version, session, frames, LOOPBACK, trio.CapacityLimiter(2))
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda version: version.id)

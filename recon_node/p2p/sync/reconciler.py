@@ -102,10 +102,11 @@ class Reconciler:
             begin = partial(self._begin, rest, news, is_rest=rest != key_range)
             run = await self._sessions.initiate(peer_id, [*self.versions], begin)
             not_supplied += run.tally.not_supplied
-            self._book.answered(peer_id, rest, run.side.key_range)
-            if run.side.remaining is None:
+            side = run.session.side
+            self._book.answered(peer_id, rest, side.key_range)
+            if side.remaining is None:
                 return not_supplied
-            rest = run.side.remaining
+            rest = side.remaining
         raise PeerProtocolError(
             f"the peer cut one range into more than {MAX_SESSIONS_PER_RANGE} parts"
         )
@@ -159,8 +160,8 @@ class Reconciler:
             store.keys,
             lambda: side.key_range in store.wanted.ranges,
         )
-        wire = FrameWire(version, side, opened.frames, settings, self._decoders)
         session = version.session(side)
+        wire = FrameWire(version, session, opened.frames, settings, self._decoders)
         return ReconRun(opened, session, wire, fetcher, meter, self._context, self, is_rest=is_rest)
 
 
@@ -169,6 +170,8 @@ class ReconRun(SessionRun[Any]):
 
     `is_rest` says whether it is about what lies above a part that was reconciled before.
     """
+
+    session: TurnSession[Any]
 
     def __init__(
         self,
@@ -183,8 +186,7 @@ class ReconRun(SessionRun[Any]):
         is_rest: bool = False,
     ) -> None:
         super().__init__(opened, session, wire, fetcher, meter)
-        self.side = session.side
-        self.role = "initiator" if self.side.initiates else "responder"
+        self.role = "initiator" if session.side.initiates else "responder"
         self._fetcher = fetcher
         self._book, self._store = context.book, context.store
         self._reconciler = reconciler
@@ -198,7 +200,7 @@ class ReconRun(SessionRun[Any]):
         could hold.
         """
         self._note_asked()
-        side = self.side
+        side = self.session.side
         network_id = None if side.asked is None else network_id_of(side.asked.lower)
         if network_id is not None and network_id != self._store.network.id:
             there = network_name(network_id)
@@ -214,7 +216,8 @@ class ReconRun(SessionRun[Any]):
 
     def left_out(self) -> tuple[int, int]:
         """Return how many keys of the peer we left out, and how many of ours it did."""
-        return self.side.left_out, self.side.left_out_by_peer
+        side = self.session.side
+        return side.left_out, side.left_out_by_peer
 
     def end(self, outcome: str, *, hung_up: bool) -> SyncReport:
         """Remember what the session has shown of its peer; return its report."""
@@ -232,15 +235,16 @@ class ReconRun(SessionRun[Any]):
         return report
 
     def _note_asked(self) -> None:
-        if self.role == "responder" and self.side.asked is not None:
-            self._book.asked_for(self.peer_id, self.side.asked)
+        asked = self.session.side.asked
+        if self.role == "responder" and asked is not None:
+            self._book.asked_for(self.peer_id, asked)
 
     def _has_common_interest(self) -> bool:
         """Return whether both sides want a part of the range, or of others that the peer asked for.
 
         A range is reconciled in parts, and above the last one nothing is left in common.
         """
-        if self.side.key_range is not None:
+        if self.session.side.key_range is not None:
             return True
         theirs = self._book.interests(self.peer_id)
         return bool(intersect_ranges(self._store.wanted.ranges, theirs))
@@ -256,13 +260,13 @@ class FrameWire(Generic[M]):
     def __init__(
         self,
         version: Version[M],
-        side: Side,
+        session: TurnSession[M],
         frames: FrameStream,
         settings: P2PSettings,
         decoders: trio.CapacityLimiter,
     ) -> None:
         self._version = version
-        self._side = side
+        self._session = session
         self._frames = frames
         self._settings = settings
         self._decoders = decoders
@@ -284,7 +288,7 @@ class FrameWire(Generic[M]):
         """Return the peer's next message; None at the end of the stream."""
         # Only an answer takes work, and only before its first byte: the first message of a session
         # does not, nor does the rest of a turn.
-        until_begun = self._time_to_answer if self._side.awaits_answer else 0.0
+        until_begun = self._time_to_answer if self._session.side.awaits_answer else 0.0
         data = await self._frames.receive(self._settings.idle_timeout, until_begun)
         if data is None:
             return None
@@ -302,7 +306,7 @@ class FrameWire(Generic[M]):
     @property
     def _time_to_answer(self) -> float:
         """Seconds until the peer's answer begins: it fetches what we have listed before that."""
-        timeouts = max(1.0, self._side.listed_in_turn / LISTED_PER_TIMEOUT)
+        timeouts = max(1.0, self._session.side.listed_in_turn / LISTED_PER_TIMEOUT)
         return timeouts * self._settings.turn_timeout
 
     async def send(self, action: Send[M] | SendValues) -> None:
@@ -316,7 +320,7 @@ class FrameWire(Generic[M]):
         try:
             await self._frames.send(map(self._version.encode, action.messages), patience)
         except trio.BrokenResourceError:
-            if not self._side.done:  # else the peer has said its last word
+            if not self._session.done:  # else the peer has said its last word
                 raise
         self._account.hold("answers", 0)
 
