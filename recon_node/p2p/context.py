@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal, get_args
 
+import trio
+
+from recon_node.base.steps import Steps, T
 from recon_node.base.timing import Durations
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
@@ -82,3 +85,14 @@ class Counters:
     """Statements of interests."""
     memory: MemoryBudget = field(default_factory=unlimited)
     """The memory that peers make this node hold now, and how many were cut off for it."""
+
+
+async def run_cooperatively(steps: Steps[T]) -> T:
+    """Run a computation to its end, with other tasks between two steps; return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await trio.lowlevel.checkpoint()

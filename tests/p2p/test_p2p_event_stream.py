@@ -14,7 +14,7 @@ from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import CID, RAW, car
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync import event_stream
-from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
+from recon_node.p2p.sync.event_server import Searches, serve_events, serve_events_by_id
 from recon_node.p2p.sync.event_stream import (
     CAR,
     END,
@@ -23,7 +23,7 @@ from recon_node.p2p.sync.event_stream import (
     parse_request,
     root_of,
 )
-from recon_node.p2p.sync.key_rate_limit import KeyRateLimit, Searches
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import KeyRange, KeyStore, SoughtIds, id_of
 

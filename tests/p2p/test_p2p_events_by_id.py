@@ -33,7 +33,7 @@ from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import encode_varint
 from recon_node.p2p import network_side
 from recon_node.p2p.errors import PeerError, PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.event_server import serve_events_by_id
+from recon_node.p2p.sync.event_server import KEYS_PER_EVENT, Searches, serve_events_by_id
 from recon_node.p2p.sync.event_stream import (
     CAR,
     END,
@@ -41,7 +41,7 @@ from recon_node.p2p.sync.event_stream import (
     EVENTS_PROTOCOL,
     parse_id_request,
 )
-from recon_node.p2p.sync.key_rate_limit import KEYS_PER_EVENT, KeyRateLimit, Searches
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import KeyRange, KeyStore, SoughtIds, id_of

@@ -117,7 +117,7 @@ async def test_what_comes_is_admitted_and_what_does_not_is_told(store, sdk_event
     keys = [key for key, _ in sdk_events]
     source = Source(sdk_events[:600])
     fetched = fetcher(store, source)
-    assert await fetched.obtain(keys) == keys[600:]
+    assert await fetched.fetch_by_key(keys) == keys[600:]
     assert set(store.keys.keys(store.wanted.ranges[0])) == set(keys[:600])
     assert (fetched.tally.keys_received, fetched.tally.events_received) == (930, 600)
 
@@ -129,9 +129,9 @@ async def test_events_that_are_refused_are_told_and_not_asked_for_again(store, s
     broken[-1] ^= 1
     source = Source([*good, (key, bytes(broken))])
     keys = [key for key, _ in sdk_events[:4]]
-    assert await fetcher(store, source).obtain(keys) == [key]
+    assert await fetcher(store, source).fetch_by_key(keys) == [key]
     source.asked.clear()
-    assert await fetcher(store, source).obtain(keys) == [key]
+    assert await fetcher(store, source).fetch_by_key(keys) == [key]
     assert source.asked in ([], [key])  # a CAR that does not parse may be another's fault
 
 
@@ -150,7 +150,7 @@ async def test_a_kept_stream_that_had_ended_is_replaced(store, sdk_events):
                 yield frames
 
     keys, source = [key for key, _ in sdk_events[:5]], Stale(sdk_events)
-    assert await fetcher(store, source).obtain(keys) == []
+    assert await fetcher(store, source).fetch_by_key(keys) == []
     assert source.opened == 2
     assert len(store.keys) == 5
 
@@ -176,13 +176,13 @@ async def test_a_session_waits_for_a_stalled_one_for_some_seconds_only(
     table, liar, honest = FetchTable(), Stalled([]), Source(sdk_events)
     ended = []
 
-    async def obtain(peer, source) -> None:
+    async def fetch_from(peer, source) -> None:
         fetched = fetcher(store, source, table, peer)
-        ended.append((peer, await fetched.obtain(keys), fetched.tally.not_supplied))
+        ended.append((peer, await fetched.fetch_by_key(keys), fetched.tally.not_supplied))
 
-    nursery.start_soon(obtain, "liar", liar)
+    nursery.start_soon(fetch_from, "liar", liar)
     await trio.testing.wait_all_tasks_blocked()
-    nursery.start_soon(obtain, "honest", honest)
+    nursery.start_soon(fetch_from, "honest", honest)
     await trio.testing.wait_all_tasks_blocked()
     mock_clock.jump(STALLED_AFTER - 0.1)
     await trio.testing.wait_all_tasks_blocked()
@@ -192,9 +192,9 @@ async def test_a_session_waits_for_a_stalled_one_for_some_seconds_only(
     assert sorted(ended) == [("honest", [], 0), ("liar", [], 2 * SMALL_CLAIM)]
     # For a while, nobody waits for the liar at all.
     more = [key for key, _ in sdk_events[2 * SMALL_CLAIM : 4 * SMALL_CLAIM]]
-    nursery.start_soon(fetcher(store, liar, table, "liar").obtain, more)
+    nursery.start_soon(fetcher(store, liar, table, "liar").fetch_by_key, more)
     await trio.testing.wait_all_tasks_blocked()
-    assert await fetcher(store, honest, table, "honest").obtain(more) == []
+    assert await fetcher(store, honest, table, "honest").fetch_by_key(more) == []
 
 
 async def test_keys_that_a_session_failed_to_get_are_fetched_by_one_other(store, sdk_events):
@@ -213,13 +213,13 @@ async def test_keys_that_a_session_failed_to_get_are_fetched_by_one_other(store,
 
     async def lose() -> None:
         with pytest.raises(BaseExceptionGroup):
-            await fetcher(store, Breaks([]), table, "lost").obtain(keys)
+            await fetcher(store, Breaks([]), table, "lost").fetch_by_key(keys)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lose)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(5):
-            nursery.start_soon(fetcher(store, good, table, f"peer {number}").obtain, keys)
+            nursery.start_soon(fetcher(store, good, table, f"peer {number}").fetch_by_key, keys)
     assert len(store.keys) == 300
     assert len(good.asked) == len(set(good.asked)) == 300
 
@@ -231,7 +231,7 @@ async def test_many_sessions_fetch_each_key_once_and_share_the_work(store, sdk_e
     async with trio.open_nursery() as nursery:
         for number, source in enumerate(sources):
             one = fetcher(store, source, table, f"peer {number}", settings)
-            nursery.start_soon(one.obtain, keys)
+            nursery.start_soon(one.fetch_by_key, keys)
     asked = [key for source in sources for key in source.asked]
     assert sorted(asked) == sorted(keys)
     assert sum(bool(source.asked) for source in sources) > 1
@@ -255,7 +255,7 @@ async def test_the_next_request_is_at_the_peer_while_it_answers_one(store, sdk_e
     async with trio.open_nursery() as nursery:
         nursery.start_soon(answer)
         with trio.fail_after(PATIENCE):
-            assert await one.obtain(keys[:50]) == []
+            assert await one.fetch_by_key(keys[:50]) == []
 
 
 async def test_who_supplies_nothing_is_not_asked_for_all_that_it_lists(store):

@@ -10,7 +10,7 @@ In reading order:
     fetch_table     which session fetches a key
     event_stream    how events are asked for, and come
     event_server    events that peers ask for
-    key_rate_limit  what peers may have this node compute
+    key_rate_limit  how many keys peers may have this node look at
     rings           sessions of recon/0.1.0, with ceramic-one nodes
     ring_events     the events that travel in them
 """

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
+import numpy as np
 import structlog
 import trio
 
 from recon_node.ceramic import EventId, Network
-from recon_node.p2p.context import Context
+from recon_node.p2p.context import Context, run_cooperatively
 from recon_node.p2p.errors import BROKEN_PROTOCOL, MISBEHAVED, PEER_FAILURES, describe_error
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import (
@@ -26,10 +27,10 @@ from recon_node.p2p.sync.event_stream import (
     parse_id_request,
     parse_request,
 )
-from recon_node.p2p.sync.key_rate_limit import KeyRateLimit, Searches
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import GAVE_WAY, PeerSlots
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
-from recon_node.recon import SoughtIds, id_of
+from recon_node.recon import KeyView, SoughtIds, find, id_of
 from recon_node.store import StoreError
 
 logger = structlog.get_logger(__name__)
@@ -114,6 +115,41 @@ class EventServer:
     def _note_sent(self, peer_id: str, size: int) -> None:
         self._counters.event_bytes_sent += size
         self._book.served(peer_id, size=size)
+
+
+KEYS_PER_EVENT: Final = 20_000
+"""Keys that do not count, for each event that was found."""
+
+
+class Searches:
+    """Finds EventIds by their ids, for all peers, which pay for the keys that are looked at.
+
+    One search runs at a time, so that all together take at most every other step of the event loop.
+    """
+
+    def __init__(self, keys: KeyView, rate_limit: KeyRateLimit) -> None:
+        self._keys = keys
+        self._rate_limit = rate_limit
+        self._turn = trio.Lock()
+
+    async def find(self, address: str, wanted: SoughtIds) -> list[EventId]:
+        """Return the EventIds of a range that have one of some ids, as soon as it is our turn.
+
+        `address` is the IP address of the peer that asks.
+        """
+        while True:
+            await self._rate_limit.wait(address)
+            async with self._turn:
+                if self._rate_limit.allows(address):  # others may have had their turn first
+                    return await self._find(address, wanted)
+
+    async def _find(self, address: str, wanted: SoughtIds) -> list[EventId]:
+        looked_at = self._keys.count(wanted.key_range)
+        self._rate_limit.spend(address, looked_at)
+        ids = np.frombuffer(b"".join(wanted.ids), "<u8")
+        pairs = await run_cooperatively(find(self._keys, wanted.key_range, ids))
+        self._rate_limit.spend(address, -min(looked_at, KEYS_PER_EVENT * len(pairs)))
+        return [EventId(key) for _, key in pairs]
 
 
 async def serve_events(

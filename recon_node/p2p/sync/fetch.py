@@ -26,7 +26,7 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId
-from recon_node.p2p.context import Counters
+from recon_node.p2p.context import Counters, run_cooperatively
 from recon_node.p2p.errors import CutShortError, PeerProtocolError, StaleStreamError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import (
@@ -41,7 +41,6 @@ from recon_node.p2p.sync.event_stream import (
     fetch_events,
 )
 from recon_node.p2p.sync.fetch_table import Claim, FetchTable
-from recon_node.p2p.sync.key_rate_limit import in_steps
 from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.guarded_connection import MemoryAccount
@@ -221,11 +220,11 @@ class Fetcher:
         has_waited = await self._leave_to_snapshot(action)
         not_supplied: list[bytes] = []
         if isinstance(action, Fetch):
-            failed = await self.obtain([EventId(key) for key in action.keys])
+            failed = await self.fetch_by_key([EventId(key) for key in action.keys])
         elif self._store.wants_keys_first:
             return None
         else:
-            failed, not_supplied = await self._obtain_by_id(action.sought, has_waited)
+            failed, not_supplied = await self._fetch_by_id(action.sought, has_waited)
         unwanted = [key for key in failed if is_refused_or_declined(self._store, key)]
         self._note_unwanted(unwanted)
         return Failed(failed, unwanted, not_supplied)
@@ -245,16 +244,16 @@ class Fetcher:
         await self._store.filling.wait(SNAPSHOTS_TURN)
         return True
 
-    async def obtain(self, keys: list[EventId]) -> list[EventId]:
+    async def fetch_by_key(self, keys: list[EventId]) -> list[EventId]:
         """Get the events of these keys into the store; return the keys for which that failed."""
         self._note_asked(len(keys))
         self._counters.keys_unwanted += sum(map(self._store.is_unwanted, keys))
         self._table.note_source(keys, self._peer)
         way = ByKey(self._store)
-        await self._obtain(way, [*keys])
+        await self._fetch(way, [*keys])
         return [key for key in keys if key not in way.delivered and key not in self._store.keys]
 
-    async def _obtain_by_id(
+    async def _fetch_by_id(
         self, sought: SoughtIds, some_may_be_here: bool
     ) -> tuple[list[EventId], list[bytes]]:
         """Get the events of these ids into the store.
@@ -266,7 +265,7 @@ class Fetcher:
         way = ById(self._store, self._table, sought)
         if some_may_be_here:
             await way.look_up(sought.ids)
-        await self._obtain(way, sought.ids)
+        await self._fetch(way, sought.ids)
         event_ids = {id_: way.find(id_) for id_ in sought.ids if id_ not in way.delivered}
         not_held = [event_id for event_id in event_ids.values() if event_id not in self._store.keys]
         refused = [event_id for event_id in not_held if event_id is not None]
@@ -288,26 +287,23 @@ class Fetcher:
         self.tally.keys_received += events
         self._counters.keys_received += events
 
-    async def _obtain(self, way: Way, names: list[bytes]) -> None:
+    async def _fetch(self, way: Way, names: list[bytes]) -> None:
         """Fetch events, or wait for the sessions that do."""
         self._account.hold("fetches", NAME_WEIGHT * len(names))
+        taken_over: list[bytes] = []
         try:
-            await self._fetch_or_wait(way, names)
+            while names := await _untried(way, names):
+                try:
+                    names = await self._fetch_unclaimed(way, names, taken_over)
+                except StaleStreamError:  # the kept stream is gone: another one is opened
+                    continue
+                if names:
+                    await self._table.wait(names, self._peer)
+                    await way.look_up(names)
+            while taken_over := self._table.claimed(await _untried(way, taken_over), self._peer):
+                await self._table.wait(taken_over, self._peer)
         finally:
             self._account.hold("fetches", 0)
-
-    async def _fetch_or_wait(self, way: Way, names: list[bytes]) -> None:
-        taken_over: list[bytes] = []
-        while names := await _untried(way, names):
-            try:
-                names = await self._fetch_unclaimed(way, names, taken_over)
-            except StaleStreamError:  # the kept stream is gone: another one is opened
-                continue
-            if names:
-                await self._table.wait(names, self._peer)
-                await way.look_up(names)
-        while taken_over := self._table.claimed(await _untried(way, taken_over), self._peer):
-            await self._table.wait(taken_over, self._peer)
 
     async def _fetch_unclaimed(
         self, way: Way, names: list[bytes], taken_over: list[bytes]
@@ -330,7 +326,7 @@ class Fetcher:
                     else nullcontext(admit_soon) as admit,
                 ):
                     claim.watch(lambda: frames.bytes_received)
-                    await self._fetch(requests, frames, claim, admit)
+                    await self._send_requests(requests, frames, claim, admit)
             if claim.taken_over:
                 rest = way.untried(requests.asked)
                 self.tally.not_supplied += len(rest)
@@ -341,10 +337,10 @@ class Fetcher:
         """Return whether events come in any order; those of one request come in the right one."""
         return not way.in_order and len(names) > self._settings.events_per_request
 
-    async def _fetch(
+    async def _send_requests(
         self, requests: Requests, frames: FrameStream, claim: Claim, admit: AdmitEvents
     ) -> None:
-        """Send requests, and have what comes admitted."""
+        """Send requests, and have the events of their answers admitted."""
         missing, counted = 0, frames.bytes_received
 
         def count_bytes() -> None:
@@ -443,7 +439,7 @@ class ByKey:
         return event_ids
 
     async def look_up(self, keys: list[bytes]) -> None:
-        """Find out which EventIds have come to other sessions: the store knows."""
+        """Do nothing: the store knows which EventIds have come to other sessions."""
 
     def request(self, keys: list[bytes]) -> RequestByKeys:
         """Return a request for the events of some EventIds."""
@@ -495,7 +491,7 @@ class ById:
     async def look_up(self, ids: list[bytes]) -> None:
         """Find out which ids have come to other sessions; `FetchTable` only has the latest ones."""
         wanted = np.frombuffer(b"".join(ids), "<u8")
-        here = await in_steps(find(self._store.keys, self._range, wanted))
+        here = await run_cooperatively(find(self._store.keys, self._range, wanted))
         self.delivered.update(id_.to_bytes(ID_SIZE, "little") for id_, _ in here)
 
     def request(self, ids: list[bytes]) -> RequestByIds:

@@ -1,4 +1,4 @@
-"""What peers may have this node compute: looks at keys, by a token bucket for each address block.
+"""How many keys peers may have this node look at: a token bucket for each address block.
 
 Some bytes of a peer can make this node go through all its keys: a request for an id, which no index
 has, or an opening of a range that nobody else asks for, of which a sketch and a hash have to be
@@ -6,25 +6,20 @@ made. So the keys that are looked at are counted. Each address block (an IPv4 ad
 has a bucket of `KEYS_AT_ONCE` looks, which fills up by `KEYS_PER_SECOND`; a peer that has emptied
 it waits. Peer ids cost nothing, so they do not count.
 
-`sessions.Meter` has sessions pay, `Searches` requests for ids. A request for a single id may
-take a look at every key, about 10 ms for a million; those who are sent events get looks back for
-them, because sending an event takes longer than looking at that many keys. So an honest peer, which
-asks for hundreds of events at a time, never waits. One search runs at a time, so that all of them
-together take at most every other step of the event loop.
+`sessions.Meter` has sessions pay, `event_server.Searches` requests for ids. A request for a single
+id may take a look at every key, about 10 ms for a million. For each event that is found, the peer
+gets looks back, because sending an event takes longer than looking at that many keys. So an honest
+peer, which asks for hundreds of events at a time, never waits.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import trio
 
-from recon_node.base.steps import Steps, T
-from recon_node.ceramic import EventId
 from recon_node.fairness.pacing import TokenBucket, TokenBuckets
 from recon_node.fairness.slots import address_block_of
-from recon_node.recon import KeyView, SoughtIds, find
 
 KEYS_PER_SECOND: Final = 8_000_000
 """Keys that are looked at for an address block, in the long run: about a tenth of a core."""
@@ -61,46 +56,3 @@ class KeyRateLimit:
         await trio.lowlevel.checkpoint()
         while not self.allows(address):  # noqa: ASYNC110 (time fills it)
             await trio.sleep(self._bucket_of(address).seconds_until(1, trio.current_time()))
-
-
-KEYS_PER_EVENT: Final = 20_000
-"""Keys that do not count, for each event that was found."""
-
-
-class Searches:
-    """The searches for all peers."""
-
-    def __init__(self, keys: KeyView, rate_limit: KeyRateLimit) -> None:
-        self._keys = keys
-        self._rate_limit = rate_limit
-        self._turn = trio.Lock()
-
-    async def find(self, address: str, wanted: SoughtIds) -> list[EventId]:
-        """Return the EventIds of a range that have one of some ids, as soon as it is our turn.
-
-        `address` is the IP address of the peer that asks.
-        """
-        while True:
-            await self._rate_limit.wait(address)
-            async with self._turn:
-                if self._rate_limit.allows(address):  # others may have had their turn first
-                    return await self._find(address, wanted)
-
-    async def _find(self, address: str, wanted: SoughtIds) -> list[EventId]:
-        looked_at = self._keys.count(wanted.key_range)
-        self._rate_limit.spend(address, looked_at)
-        ids = np.frombuffer(b"".join(wanted.ids), "<u8")
-        pairs = await in_steps(find(self._keys, wanted.key_range, ids))
-        self._rate_limit.spend(address, -min(looked_at, KEYS_PER_EVENT * len(pairs)))
-        return [EventId(key) for _, key in pairs]
-
-
-async def in_steps(steps: Steps[T]) -> T:
-    """Do all steps, and let other tasks run between two of them; return what they return."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        await trio.lowlevel.checkpoint()
