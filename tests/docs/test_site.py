@@ -88,6 +88,8 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     build_site(tmp_path)
     for page in ("index", "tutorial", "reference/settings", "reference/recon-node"):
         assert (tmp_path / f"{page}.html").exists()
+    glossary = (tmp_path / "glossary.html").read_text("utf-8")
+    assert glossary.count("<dt>") == glossary.count("<dd>") > 40
 
 
 @pytest.mark.long
