@@ -220,8 +220,8 @@ class DamageWatch:
                 self._take_from_ring(damage.event_id)
             self._found.unpark_all()
 
-    def mended(self, event_ids: Iterable[EventId]) -> None:
-        """Take over events whose copies in the log are sound again."""
+    def note_mended(self, event_ids: Iterable[EventId]) -> None:
+        """Note events whose copies in the log are sound again, and put their keys back."""
         for event_id in event_ids:
             for name in [name for name in self._damaged if name[0] == event_id]:
                 del self._damaged[name]
@@ -254,7 +254,7 @@ class DamageWatch:
         if event_ids:
             cars = await self._reader.cars_for_peers(event_ids)
             sound = zip(event_ids, cars, strict=True)
-            self.mended(event_id for event_id, car in sound if car is not None)
+            self.note_mended(event_id for event_id, car in sound if car is not None)
         if still_damaged := self._between(after, upto):
             raise DamagedEventError(*still_damaged)
 

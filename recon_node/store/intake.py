@@ -9,8 +9,8 @@ the next one is verified and a third one gathers. A small event that comes while
 passes both stages in its caller's task, and wakes no other one.
 
 Requests from different address blocks go into batches in turn (`fairness.turns`), and batches are
-small while several blocks have any. So a block that sends much, or what is dear to verify, delays
-others by the batches that are under way, and by one request.
+small while several blocks have any. So a block that sends many events, or events that take long to
+verify, delays the others by the batches that are under way, and by one request.
 
 A caller may leave: one that is cancelled does not get its verdicts, but its events are admitted all
 the same. A batch that the disk does not take fails for its callers, and the next one is tried. A
@@ -61,7 +61,7 @@ _PAUSE: Final = 1.0
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """Events of one caller, and what became of them."""
+    """Events of one caller, and their verdicts."""
 
     events: list[Submission]
     verdicts: list[Verdict] = field(default_factory=list)
@@ -189,7 +189,7 @@ class Intake:
             self._committing.release()
 
     def _split(self, events: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
-        """Cut into parts that a batch takes."""
+        """Cut events into parts, each of which fits into a batch."""
         most, most_bytes = self._settings.max_batch_events, self._settings.max_batch_bytes
         if 0 < len(events) <= most and _size_of(events) <= most_bytes:  # as those of peers
             yield events
@@ -351,7 +351,7 @@ def _broken(event: Submission, error: BaseException) -> Verdict:
 
 @dataclass(eq=False, slots=True)
 class _Job(Generic[T]):
-    """What the writer's thread is to do, and what came of it."""
+    """A call for the writer's thread, and its result."""
 
     work: Callable[[], T]
     publish: Callable[[T], object] | None = None
@@ -467,7 +467,7 @@ class Writer:
             self._there.send(b"\0")
 
     def _finish(self, job: _Job[T]) -> T:
-        """Publish what came of a job, and return it; or raise what went wrong."""
+        """Publish the result of a job and return it, or raise its error."""
         try:
             self._here.recv(1)
             if job.is_change:

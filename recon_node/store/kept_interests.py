@@ -309,12 +309,12 @@ class Interests:
         return removed
 
     async def outside(self, events: Iterable[EventId]) -> dict[EventId, str]:
-        """Return those of some events of this log that no interest covers. No peer gets them from
+        """Return the events of this log, of some, that no interest covers. No peer gets them from
         this node.
 
         Returns:
             For each, an interest in all streams of its sort value, as printable ASCII; empty if no
-            interest can name them. The log of the node has each of these once.
+            interest can name them. Each such interest is logged once.
 
         Raises:
             StoreError: the disk failed, or the store is closed.
@@ -399,7 +399,7 @@ def key_ranges(network: Network, interests: Iterable[Interest]) -> list[KeyRange
 
 
 def ring_ranges(network: Network, interests: Iterable[Interest]) -> list[KeyRange]:
-    """The ranges of all interests on the model ring, ascending and apart.
+    """Return the ranges of all interests on the model ring, ascending and apart.
 
     Interests that do not name a model have none there.
     """
@@ -423,7 +423,7 @@ def key_range_of(network: Network, interest: Interest) -> KeyRange:
 
 
 def ring_range_of(network: Network, interest: Interest) -> KeyRange | None:
-    """Return the same on the model ring; None if there is none."""
+    """Return the range of an interest on the model ring; None if it has none there."""
     try:
         model = StreamId.parse(interest.sort_value)
     except StreamIdError:

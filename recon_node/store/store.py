@@ -63,7 +63,7 @@ DISK_CHECK_INTERVAL: Final = 1.0
 _COPIES: Final = 3
 """How many times an event may be on the disk: in the write-ahead log, in the log, and its index."""
 _ENOUGH: Final = 1.1
-"""How many times what was lacking must be free until peers' events are taken again."""
+"""Peers' events are taken again once this many times the space that was needed is free."""
 STALL: Final = 30.0
 """Seconds without progress after which nobody waits any longer."""
 LATEST_KEYS: Final = 4096
@@ -189,8 +189,8 @@ class Store:
         return event_id.event_cid not in self.damage.cids()
 
     def is_declined(self, event_id: EventId, *, for_good: bool = False) -> bool:
-        """Return whether it is this node's choice that it does not count an event that a peer has:
-        it is unwanted, withheld, or found no room.
+        """Return whether this node chooses not to count an event that a peer has: the event is
+        unwanted, withheld, or found no room.
 
         `for_good` does not count what may be different when the event comes again.
         """
@@ -278,12 +278,12 @@ class Store:
         return await self._writer.ask(find)
 
     async def settle_proofs(self, verdicts: Sequence[tuple[CID, int | str]]) -> None:
-        """Say what lookups of proofs led to: the time of the block, in Unix seconds, or why the
-        proof is wrong.
+        """Record the outcomes of lookups of proofs: the time of the block, in Unix seconds, or why
+        the proof is wrong.
 
         In one transaction, time events with these proofs are delivered as far as their history is,
-        or permanently refused, and so is what builds on them. A proof is settled once: what is said
-        of it later changes nothing.
+        or permanently refused, and so is what builds on them. A proof is settled once: a later
+        outcome changes nothing.
 
         Raises:
             StoreError: the disk did not take it, or the store is closed.
@@ -297,12 +297,12 @@ class Store:
     async def postpone_proofs(
         self, proofs: Sequence[tuple[CID, float]], not_found: Collection[CID] = ()
     ) -> None:
-        """Say that lookups of proofs failed, and when each proof is due again, in Unix seconds.
+        """Record that lookups of proofs failed, and when each proof is due again, in Unix seconds.
 
         Args:
             proofs: with that time.
-            not_found: those of them whose transaction the chain does not have. If that is said
-                again, what depends on it is not offered to ceramic-one nodes any more.
+            not_found: those of them whose transaction the chain does not have. After the second
+                time, what depends on it is not offered to ceramic-one nodes any more.
 
         Raises:
             StoreError: the disk did not take it, or the store is closed.
@@ -380,7 +380,7 @@ class Store:
     def publish(self, committed: Committed) -> None:
         """Take over what a commit changed, and wake those who wait for it."""
         if committed.mended:  # before the next: what is repaired may be refused then
-            self.damage.mended(committed.mended)
+            self.damage.note_mended(committed.mended)
         for event_id in committed.removed:
             self._keys.discard(event_id)
         self._keys.load(committed.added)
@@ -388,7 +388,7 @@ class Store:
             for event_id in (*committed.added, *committed.removed):
                 self._withheld.pop(id_of(event_id), None)
         for event_id in committed.withheld:
-            self._keys.discard(event_id)  # it was thought to be signed by one who may
+            self._keys.discard(event_id)  # some were keys while they waited
             self._withheld[id_of(event_id)] = event_id
         if self._ring_keys is not None:
             _follow(committed, self._ring_keys)
@@ -570,31 +570,32 @@ class Filling:
         self._came.clear()
 
     def narrow(self, ranges: Sequence[KeyRange]) -> None:
-        """Fill no others than these."""
+        """Stop filling what lies outside of these ranges."""
         self._ranges = intersect_ranges(self._ranges, ranges)
 
     def note(self, event_ids: Iterable[EventId] = ()) -> None:
-        """Take note that it goes on, and that these events have come by it."""
+        """Note that the snapshot makes progress, and which events came from it."""
         self._until = trio.current_time() + STALL
         self._came.update(event_ids)
 
     def end(self) -> None:
-        """Nothing is filled any longer."""
+        """Stop filling, and wake the tasks that wait for that."""
         self._ranges = []
         self._over.unpark_all()
 
     async def wait(self, seconds: float) -> None:
-        """Wait until it is over or has stalled, for some seconds at most."""
+        """Wait until nothing is filled, or the snapshot has stalled, for some seconds at most."""
         with trio.move_on_after(seconds):
             while self.ranges:
                 with trio.move_on_at(self._until):
                     await self._over.park()
 
     def without_filled(self, keys: Sequence[EventId] | None) -> Sequence[EventId] | None:
-        """Return new keys but for those that have come by a snapshot, which others can read, too.
+        """Return new keys, without those that came from a snapshot, which peers can read as well.
 
         Args:
-            keys: None if they are more than are remembered; then also while nothing is filled.
+            keys: None if there are more than are remembered; the result is None then, too, unless
+                something is being filled.
         """
         if keys is None:
             self._came.clear()
@@ -644,7 +645,7 @@ class DiskReserve:
         if self.keep and self._clock() >= self._looked_at + DISK_CHECK_INTERVAL:
             self._looked_at = self._clock()
             free = self.free
-            self._change(free < (self._enough if self._is_short else self.keep), free, self.keep)
+            self._set_short(free < (self._enough if self._is_short else self.keep), free, self.keep)
         return self._is_short
 
     @contextmanager
@@ -653,11 +654,11 @@ class DiskReserve:
         written.
 
         Raises:
-            DiskFullError: there is not.
+            DiskFullError: there is not enough.
         """
         free, needed = self.free, self.keep + _COPIES * (self._held + size)
         if self.keep and (self.is_short or free < needed):
-            self._change(True, free, needed)
+            self._set_short(True, free, needed)
             raise DiskFullError(
                 f"the disk has {free / 1e6:,.0f} MB left, and {self.keep / 1e6:,.0f} MB are kept "
                 "free (keep_free): nothing is taken from peers until there is more"
@@ -668,7 +669,7 @@ class DiskReserve:
         finally:
             self._held -= size
 
-    def _change(self, is_short: bool, free: int, needed: int) -> None:
+    def _set_short(self, is_short: bool, free: int, needed: int) -> None:
         if is_short and not self._is_short:
             self._enough = _ENOUGH * needed
         if is_short != self._is_short:
@@ -695,7 +696,7 @@ def free_space(log: Path) -> int:
 
 
 def _follow(committed: Committed, ring_keys: RingKeys) -> None:
-    """Take over what a commit changed; one that was there when the keys were read does nothing."""
+    """Change the ring's keys as a commit did; a commit that they already have changes nothing."""
     for event_id in committed.removed:
         ring_keys.discard(event_id)
     ring_keys.add(committed.completed)

@@ -24,7 +24,7 @@ from recon_node.ceramic.builder import (
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE
 from recon_node.store import Store
 from recon_node.store.reading import stream_lists
-from recon_node.store.reading.stream_lists import cid_ranges, init_ranges
+from recon_node.store.reading.name_prefixes import cid_ranges, init_ranges
 
 KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2, 3)]
 

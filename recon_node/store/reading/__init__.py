@@ -9,6 +9,7 @@ In reading order:
     single_events       events by EventId or CID
     block_index         which event holds which block
     stream_lists        lists of streams, and searches by name and by text
+    name_prefixes       the beginning of a name as ranges of CIDs
     backlog             what the feed does not have, and why
     ring_index          the keys as ceramic-one nodes have them
 """

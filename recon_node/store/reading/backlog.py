@@ -85,7 +85,7 @@ class RefusedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Hindrances:
-    """How much is not delivered, and what the most of it lacks."""
+    """How much is not delivered, and what most of it lacks."""
 
     waiting: int
     pending: int
@@ -104,7 +104,7 @@ def read_waiting(reader: Reader, before: int | None, limit: int) -> list[Undeliv
 
 
 def read_pending(reader: Reader, before: int | None, limit: int) -> list[Undelivered]:
-    """Return events that lack the lookup of an anchor, or build on one, the latest first."""
+    """Return events that lack the lookup of an anchor, or build on such ones, the latest first."""
     return _read(reader, (State.PENDING,), before, limit)
 
 
@@ -122,8 +122,8 @@ def read_refused(reader: Reader, before: int | None, limit: int) -> list[Refused
 
 
 def read_progress(reader: Reader, cids: Sequence[CID]) -> dict[CID, tuple[State, str | None]]:
-    """Return how far some events have come, and what is wrong with their signatures, of those that
-    are here."""
+    """Return the states of some events, and what is wrong with their signatures, of those that are
+    here."""
     sql = f"SELECT cid, max(state), {FAULT} FROM events WHERE short_cid IN (?) GROUP BY cid"
     rows = select_named(reader.connection, sql, list(dict.fromkeys(cids)))
     return {CID(cid): (State(state), fault) for cid, state, fault in rows}

@@ -140,8 +140,8 @@ class BlockIndex:
 def read_block(reader: Reader, cid: CID) -> bytes | None:
     """Return a block that the log finds without the index; None if there is none.
 
-    Such are the first block of an event, blocks that events share, and those of the latest events
-    that are not delivered.
+    The log finds the first block of an event, blocks that events share, and the blocks of the
+    latest events that are not delivered.
 
     Raises:
         DamagedEventError: it is the first block of an event that is damaged.
@@ -174,7 +174,7 @@ def block_of(car: bytes, cid: CID) -> bytes | None:
 
 
 def _digests(row: FeedRow) -> list[bytes]:
-    """Return what is kept of an event: its blocks that `read_block` does not find."""
+    """Return the digests, as they are kept, of the blocks that `read_block` does not find."""
     if not row.car:
         return []
     is_time = row.kind is EventKind.TIME

@@ -134,8 +134,8 @@ def _rows_of(count: int) -> str:
 def _sound(
     reader: Reader, columns: Sequence[list[Any]]
 ) -> tuple[Sequence[bytes], Sequence[Damage | None]]:
-    """Return the CARs of the rows that are sound, empty if forgotten, and what is wrong with each
-    row; nothing if all are sound."""
+    """Return the CARs of the sound rows, empty for forgotten ones, and the damage of each row; no
+    damages if all rows are sound."""
     *names, stored, _ = columns
     cars = reader.blocks.restore_each(stored)
     fits = _fit(reader, names[1:], cars)

@@ -2,8 +2,8 @@
 
 When events were delivered is in `deliveries`: a row for each time at which a commit delivered
 events, with the first position that it gave, and the time in Unix milliseconds. So an event was
-delivered at the time in the row with the greatest position up to its own, and a thousand events
-that one commit delivered share a row. Events before the first row were delivered by an earlier
+delivered at the time in the row with the greatest position up to its own, and all events of one
+commit share a row. Events before the first row were delivered by an earlier
 version, at a time that is not known. Times ascend with positions, also when the clock is set back:
 until it has caught up, events are given the last time, which adds no row. So the events that were
 delivered before some time are those up to some position.
@@ -93,7 +93,7 @@ def read_head(reader: Reader) -> int:
 
 
 def read_positions(reader: Reader, after: int, upto: int) -> list[PositionRow]:
-    """Return the positions (after, upto] of the feed. The CARs are not touched."""
+    """Return the rows of the positions (after, upto] of the feed, without their CARs."""
     sql = (
         f"SELECT position, event_id, block_time, chain_id, {DELIVERED_AT}, {FAULT} FROM events "
         "LEFT JOIN anchors ON anchors.event = events.id LEFT JOIN proofs USING (proof) "
@@ -109,7 +109,7 @@ def read_keys(reader: Reader, lower: bytes, upper: bytes, upto: int, limit: int)
         "ORDER BY event_id LIMIT ?"
     )
     bounds = (lower, upper, reader.within_head(upto), limit)
-    return [position for (position,) in reader.connection.execute(sql, bounds)]
+    return [event_id for (event_id,) in reader.connection.execute(sql, bounds)]
 
 
 def read_sort_key(
@@ -238,8 +238,10 @@ def read_signed(
 def read_undelivered(
     reader: Reader, init: CID, limit: int, max_bytes: int, *, well_signed: bool
 ) -> list[HeldRow]:
-    """Return events of a stream that are not delivered, without time events, those first that may
-    be soonest: the rightly signed ones, or the others.
+    """Return events of a stream that are not delivered, without time events, those in the latest
+    state first.
+
+    With `well_signed`, events that are known to be rightly signed; without it, the others.
 
     The last one is the event that takes the CARs to `max_bytes`.
 
@@ -285,7 +287,7 @@ def read_time_statements(reader: Reader, init: CID, limit: int) -> list[TimeRow]
 
 
 def read_time_events(reader: Reader, cids: Iterable[CID]) -> list[TimeRow]:
-    """Return those of some events that are delivered time events, and those on which they build."""
+    """Return the delivered time events among some events, and the time events below them."""
     times: dict[CID, TimeRow] = {}
     wanted = set(cids)
     while wanted:
@@ -303,7 +305,7 @@ def read_time_copies(reader: Reader, init: CID, limit: int) -> list[TimeRow]:
 
 
 def read_undelivered_times(reader: Reader, init: CID, limit: int) -> list[TimeRow]:
-    """Return time events of a stream that are not delivered, those first that may be soonest."""
+    """Return time events of a stream that are not delivered, those in the latest state first."""
     where = (
         "WHERE short_init = ? AND init_cid = ? AND position IS NULL AND prev NOTNULL "
         "ORDER BY state DESC, id LIMIT ?"

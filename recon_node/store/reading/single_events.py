@@ -56,7 +56,7 @@ def read_cars(reader: Reader, event_ids: Sequence[EventId]) -> list[bytes | None
 
 
 def read_cars_for_peers(reader: Reader, event_ids: Sequence[EventId]) -> list[bytes | None]:
-    """Do the same for peers, to whom a damaged event is not here."""
+    """Return CARs as `read_cars` does, but None for damaged events, too."""
     events = _read(reader, event_ids, _EVENT_ID)
     reader.damaged += _damaged(events)
     cars = {event_id: car for event_id, _, car in events if isinstance(car, bytes)}
@@ -64,8 +64,8 @@ def read_cars_for_peers(reader: Reader, event_ids: Sequence[EventId]) -> list[by
 
 
 def read_cars_by_cid(reader: Reader, cids: Sequence[CID]) -> list[bytes | None]:
-    """Return the CARs of some events, in their order, to peers: None for those that are not here or
-    are damaged."""
+    """Return the CARs of some events, in their order; None for those that are not here, or are
+    damaged."""
     events = _read(reader, cids, _CID)
     reader.damaged += _damaged(events)
     cars = {cid: car for _, cid, car in events if isinstance(car, bytes)}
@@ -80,19 +80,19 @@ def read_stream_of(reader: Reader, cid: CID) -> CID | None:
 
 
 def read_event_ids(reader: Reader, cids: Sequence[CID]) -> dict[CID, tuple[bytes, EventKind]]:
-    """Return the EventIds and the kinds of those of some events that are here."""
+    """Return the EventIds and the kinds of some events, of those that are here."""
     sql = "SELECT cid, event_id, kind FROM events WHERE short_cid IN (?)"
     rows = select_named(reader.connection, sql, cids)
     return {CID(cid): (event_id, EventKind(kind)) for cid, event_id, kind in rows}
 
 
 def read_stream_headers(reader: Reader, inits: Sequence[CID]) -> list[StreamRecord]:
-    """Return what the init events of those of some streams say in their headers that are here."""
+    """Return what the headers of some init events say, of those that are here."""
     return list(select_streams(reader.connection, inits))
 
 
 def read_own_streams(reader: Reader, inits: Sequence[CID]) -> set[CID]:
-    """Return those of some streams, by their init events, to which clients of this node wrote."""
+    """Return the init events of some streams, of those to which clients of this node wrote."""
     sql = "SELECT init_cid FROM own_streams WHERE init_cid IN (?)"
     return {CID(init) for (init,) in select_in(reader.connection, sql, inits)}
 
@@ -119,8 +119,9 @@ def read_pending_proofs(
 def _share_out(
     reader: Reader, where: str, values: tuple[object, ...], limit: int
 ) -> list[PendingProof]:
-    """Give each controller a proof, then a second one, and so on; of one controller's, by turns
-    those that are due first and last: made-up ones cost nothing, and keep back their like alone."""
+    """Give each controller a proof, then a second one, and so on; of one controller's proofs, by
+    turns the one that is due first and the one that is due last. So proofs that are made up, which
+    costs nothing, only delay proofs of the same controller."""
     controller = (
         "(SELECT controller FROM events JOIN streams USING (init_cid) WHERE events.id = "
         "(SELECT min(event) FROM anchors WHERE anchors.proof = proofs.proof))"
