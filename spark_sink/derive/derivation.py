@@ -149,7 +149,8 @@ class Derivation:
     def _long(self, step: Step) -> Portion:
         self._computer.close()  # for its memory
         rewritten = {name: self._tables.scratch_stager(name) for name in step.names}
-        whole = replace(step, stagers={**rewritten, **step.stagers}, rewritten=rewritten)
+        stagers = {**rewritten, **step.stagers}
+        whole = replace(step, stagers=stagers, rewritten=rewritten, is_divided=True)
         portion = Portion()
         work = partial(compute_partition, whole, self._workers.child_command)
         for of_partition in self._workers.map(work, range(PARTITIONS)):

@@ -63,6 +63,7 @@ class Step:
     Attributes:
         stagers: of the tables whose rows the worker writes to files.
         rewritten: stagers for earlier rows that change because a model did.
+        is_divided: whether a worker computes only some of the streams that get events.
         set_aside: streams to leave out.
         retried: streams that another version of this software had set aside.
     """
@@ -73,6 +74,7 @@ class Step:
     upto: int
     stagers: Mapping[str, Stager] = field(default_factory=dict)
     rewritten: Mapping[str, Stager] = field(default_factory=dict)
+    is_divided: bool = False
     set_aside: frozenset[bytes] = frozenset()
     retried: frozenset[bytes] = frozenset()
 
@@ -130,7 +132,9 @@ class Computer:
             TablesError: `raw_events` is damaged, or files cannot be written.
         """
         streams = [cid for cid in streams if cid not in step.set_aside]
-        self._models.move(step.raw, step.after, step.upto, streams, step.set_aside)
+        # Of a divided step, other workers see the events of some models.
+        after = step.upto if step.is_divided else step.after
+        self._models.move(step.raw, after, step.upto, streams, step.set_aside)
         work = _Work(step, self._models, self._summaries)
         whole = work.add_from_summaries(streams)
         left_out = len(whole)
@@ -448,9 +452,9 @@ class Models:
 
         Args:
             raw: the events.
-            after: where the step before ended.
+            after: up to where models of the step before are still right, but for `touched`.
             upto: where this one ends.
-            touched: the streams that get events in it.
+            touched: the streams that get events between.
             set_aside: streams that are not read; so are their documents.
         """
         if self._upto not in (after, upto) or len(self._models) > _MAX_CACHED:

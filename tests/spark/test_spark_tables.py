@@ -105,6 +105,21 @@ def test_any_order_of_steps_ends_in_the_same_tables(steps: list[tuple[str, int]]
         assert_tables(directory, rows.to_pylist())
 
 
+def test_a_model_arrives_in_a_step_that_is_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever computes documents in one partition has looked for it before, in vain, and is not
+    the one who computes the model in another."""
+    monkeypatch.setattr(derive, "_SHORT_POSITIONS", 0)
+    derive.worker_computer.cache_clear()
+    model = model_event(KEY, DEFINITION)
+    documents = [document(model.stream_id(), {"n": 1}, bytes([n])) for n in range(40)]
+    forbidden = [change(init, replace("/n", 2)) for init in documents]
+    rows = feed_rows([*documents, model, *forbidden])
+    filled(tmp_path, rows, len(documents), len(rows))
+    assert_tables(tmp_path, rows.to_pylist())
+
+
 def test_tidying_makes_few_files_and_keeps_what_they_say(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
