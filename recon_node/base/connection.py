@@ -53,6 +53,25 @@ class UnreachableError(ClientError):
         )
 
 
+class ProxyError(ClientError):
+    """The proxy that the environment names cannot be used."""
+
+
+@contextmanager
+def usable_proxy() -> Iterator[None]:
+    """Raise `ProxyError` if a client of httpx cannot be made in the block because of its proxy.
+
+    httpx reads HTTP_PROXY, HTTPS_PROXY and ALL_PROXY when a client is made.
+    """
+    try:
+        yield
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        raise ProxyError(
+            "the proxy in HTTP_PROXY, HTTPS_PROXY or ALL_PROXY cannot be used: set it to a URL "
+            f"such as http://host:port, or unset it ({error})"
+        ) from None
+
+
 class NodeError(ClientError):
     """A node answered with an error.
 
@@ -254,6 +273,7 @@ class Connection(_Node):
     Raises:
         UnreachableError: `url` is not a URL.
         UnauthorizedError: `token` cannot be one.
+        ProxyError: the environment names a proxy that cannot be used.
     """
 
     def __init__(
@@ -265,7 +285,9 @@ class Connection(_Node):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         super().__init__(url, token, timeout)
-        self._http = httpx.Client(**http_options(self.url, token), transport=transport)
+        options = http_options(self.url, token)
+        with usable_proxy():
+            self._http = httpx.Client(**options, transport=transport)
 
     def __enter__(self) -> Self:
         return self
@@ -322,7 +344,9 @@ class AsyncConnection(_Node):
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         super().__init__(url, token, timeout)
-        self._http = httpx.AsyncClient(**http_options(self.url, token), transport=transport)
+        options = http_options(self.url, token)
+        with usable_proxy():
+            self._http = httpx.AsyncClient(**options, transport=transport)
 
     async def __aenter__(self) -> Self:
         return self

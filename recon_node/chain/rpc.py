@@ -4,8 +4,8 @@ The first endpoint that works answers. One that fails is left alone for a while;
 are, no question is asked (`CoolingError` says until when). If an endpoint does not know a
 transaction or a block, the others are asked too, since it may lag behind or have pruned its index.
 
-An endpoint is asked for its chain before anything else. What it then answers is believed, as far as
-`answers` cannot check it.
+An endpoint is asked for its chain before anything else. What it then answers is believed, except
+for what `rpc_answers` can check.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import httpx
 import structlog
 import trio
 
+from recon_node.base.connection import ProxyError, usable_proxy
 from recon_node.chain.rpc_answers import (
     Block,
     ShapeError,
@@ -186,13 +187,22 @@ class RpcProvider:
 async def open_provider(
     settings: ChainSettings, report: ChainReport, jitter: Callable[[], float] = random.random
 ) -> AsyncIterator[RpcProvider]:
-    """Open a provider of one chain, with the endpoints that the settings name for it."""
+    """Open a provider of one chain, with the endpoints that the settings name for it.
+
+    Raises:
+        ChainError: the environment names a proxy that cannot be used.
+    """
     most, timeout = settings.requests_at_once, settings.timeout
     limits = httpx.Limits(
         max_connections=most, max_keepalive_connections=most, keepalive_expiry=_KEEP_ALIVE
     )
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))  # a server could send many
-    async with httpx.AsyncClient(timeout=timeout, limits=limits, cookies=no_cookies) as client:
+    try:
+        with usable_proxy():
+            made = httpx.AsyncClient(timeout=timeout, limits=limits, cookies=no_cookies)
+    except ProxyError as error:
+        raise ChainError(str(error)) from None
+    async with made as client:
         yield RpcProvider(settings, client, report, jitter)
 
 

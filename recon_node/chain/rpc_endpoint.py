@@ -46,7 +46,7 @@ _HEADERS: Final = {"content-type": "application/json", "accept-encoding": "ident
 
 
 OUTCOMES: Final = ("anchored", "invalid", "unknown", "unconfirmed", "failed")
-"""The outcomes of a lookup, as `anchors` defines them."""
+"""The outcomes of a lookup; `proof_lookup` says what each means."""
 
 
 @dataclass(slots=True, eq=False)

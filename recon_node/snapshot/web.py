@@ -32,6 +32,7 @@ import httpx
 import trio
 
 from recon_node.base.bodies import read_body
+from recon_node.base.connection import ProxyError, usable_proxy
 from recon_node.fairness.pacing import Backoff
 
 _MAX_CONNECTIONS: Final = 32
@@ -72,7 +73,10 @@ class WebServer:
             FileNotFoundError: it is missing.
             OSError: it cannot be read.
         """
-        token, client = _requests(os.getpid())
+        try:
+            token, client = _requests(os.getpid())
+        except ProxyError as error:
+            raise OSError(str(error)) from None
         return trio.from_thread.run(self._read, client, name, most, start, trio_token=token)
 
     async def _read(
@@ -180,19 +184,24 @@ async def _body(answer: httpx.Response, most: int, start: int | None) -> bytes:
 
 @lru_cache(maxsize=1)
 def _requests(process: int) -> tuple[trio.lowlevel.TrioToken, httpx.AsyncClient]:
-    """Return the event loop of all requests of this process, and what makes them."""
+    """Return the event loop of all requests of this process, and what makes them.
+
+    Raises:
+        ProxyError: the environment names a proxy that cannot be used.
+    """
+    most = _MAX_CONNECTIONS
+    limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
+    context = ssl.create_default_context()  # the authorities that this machine trusts
+    with usable_proxy():
+        client = httpx.AsyncClient(limits=limits, verify=context)
     ready = threading.Event()
-    made: list[tuple[trio.lowlevel.TrioToken, httpx.AsyncClient]] = []
+    tokens: list[trio.lowlevel.TrioToken] = []
 
     async def serve() -> None:
-        most = _MAX_CONNECTIONS
-        limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
-        context = ssl.create_default_context()  # the authorities that this machine trusts
-        async with httpx.AsyncClient(limits=limits, verify=context) as client:
-            made.append((trio.lowlevel.current_trio_token(), client))
-            ready.set()
-            await trio.sleep_forever()
+        tokens.append(trio.lowlevel.current_trio_token())
+        ready.set()
+        await trio.sleep_forever()
 
     threading.Thread(target=trio.run, args=(serve,), daemon=True, name="web").start()
     ready.wait()
-    return made[0]
+    return tokens[0], client

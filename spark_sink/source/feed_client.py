@@ -19,7 +19,7 @@ import httpx
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recon_node.base.connection import ClientError, http_options
+from recon_node.base.connection import ClientError, http_options, usable_proxy
 from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import multibase
@@ -310,7 +310,9 @@ class Feed:
         if not self.url.startswith(("http://", "https://")):
             raise FeedRefusedError(f"{self.url!r} is not a URL such as http://127.0.0.1:5101")
         try:
-            return httpx.Client(**http_options(self.url, self._token), timeout=_TIMEOUT)
+            options = http_options(self.url, self._token)
+            with usable_proxy():
+                return httpx.Client(**options, timeout=_TIMEOUT)
         except ClientError as error:
             raise FeedRefusedError(str(error)) from None
 

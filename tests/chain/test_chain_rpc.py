@@ -158,6 +158,13 @@ async def test_a_question_without_an_answer_does_not_cost_the_endpoint(clock, ch
                 await provider.block(block_hash)
 
 
+async def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "ftp://127.0.0.1:9")
+    with pytest.raises(ChainError, match="ALL_PROXY cannot be used"):
+        async with asking("https://rpc.example.com"):
+            pass
+
+
 async def test_interim_answers_are_read_in_many_steps() -> None:
     """4,000 of them, all that was read at once, were one step of the event loop."""
     interim = b"HTTP/1.1 100 \r\n\r\n" * (1 << 13)

@@ -32,6 +32,14 @@ for _ in range(100_000):
     DEEP = [DEEP]
 
 
+@pytest.mark.parametrize("client", [Ceramic, AsyncCeramic])
+@pytest.mark.parametrize("proxy", ["ftp://127.0.0.1:9", "http://127.0.0.1:port"])
+def test_a_proxy_that_cannot_be_used(monkeypatch, client, proxy) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(ClientError, match="ALL_PROXY cannot be used: set it to a URL"):
+        client("http://127.0.0.1:5101")
+
+
 @OWN_NODE
 async def test_content_that_is_not_json(ceramic: AsyncCeramic, store: Store) -> None:
     model = await ceramic.create_model(POST)

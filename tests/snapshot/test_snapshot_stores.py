@@ -14,6 +14,7 @@ from snapshot_support import NETWORK, Quiet, events, make_log, serving
 
 from recon_node.cli import main
 from recon_node.snapshot.objects import MissingObjectError, ObjectError, Objects, UrlError
+from recon_node.snapshot.web import _requests
 
 EVENTS = events(60, seed=4)
 
@@ -156,6 +157,14 @@ def test_a_url_that_leads_nowhere(
     result = run("sync", url, "--data-dir", tmp_path)
     assert result.exit_code == 1
     assert message in result.output
+
+
+def test_a_proxy_that_cannot_be_used_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request of a process makes the client, which reads the environment."""
+    monkeypatch.setenv("ALL_PROXY", "ftp://127.0.0.1:9")
+    _requests.cache_clear()
+    with pytest.raises(ObjectError, match="ALL_PROXY cannot be used"):
+        Objects.open("https://example.com/snapshots").get("latest.car")
 
 
 def test_an_empty_place_has_no_snapshot(tmp_path: Path) -> None:
