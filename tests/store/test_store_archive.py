@@ -19,7 +19,8 @@ from recon_node.store import Interest, Store, StoreError, StoreSettings, Verdict
 from recon_node.store.db.blocks import section
 from recon_node.store.maintenance import ArchiveError, check_log, export_events, import_events
 from recon_node.store.maintenance.archive import ArchivePage, Manifest, cid_of
-from recon_node.store.maintenance.archive_import import _ArchiveReader, import_history
+from recon_node.store.maintenance.archive_import import _ArchiveReader
+from recon_node.store.maintenance.history_import import import_history
 
 SETTINGS = StoreSettings(verifiers=0)
 KEY = SigningKey(bytes(32))

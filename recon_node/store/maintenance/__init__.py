@@ -7,8 +7,10 @@ of `backup_log`, which needs none. Long steps report to a `Progress`. In reading
     log_check       everything that can be wrong with a log and its events
     repair          a new log from what can be saved
     salvage         what can be saved
+    table_list      the header and the list of tables, without which nothing can be read
     archive         all events to a file, and the form of that file
-    archive_import  events of such a file, or out of blocks of IPFS or ceramic-one, into a log
+    archive_import  events of such a file into a log
+    history_import  events out of blocks of IPFS or ceramic-one into a log
 """
 
 from recon_node.store.maintenance.archive import export_events
@@ -17,7 +19,6 @@ from recon_node.store.maintenance.archive_import import (
     ImportResult,
     NoExportError,
     import_events,
-    import_history,
 )
 from recon_node.store.maintenance.closed_log import (
     BackedUp,
@@ -33,6 +34,7 @@ from recon_node.store.maintenance.closed_log import (
     read_info,
     streams_in,
 )
+from recon_node.store.maintenance.history_import import import_history
 from recon_node.store.maintenance.log_check import Report, check_log
 from recon_node.store.maintenance.repair import Repaired, repair_log
 
