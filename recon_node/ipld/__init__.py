@@ -1,7 +1,16 @@
 """Floor 1, IPLD: CIDs and varints, DAG-CBOR, DAG-PB, CARs and multibase.
 
 Pure functions over `bytes`. All input is checked; what is refused raises an `IpldError` whose
-message is user-facing.
+message is user-facing. In reading order:
+
+    cid        CIDs, and varints, their numbers
+    multibase  bytes as text
+    dag_cbor   strict DAG-CBOR
+    dag_pb     DAG-PB, the codec of files in IPFS
+    dag_json   DAG-JSON, which is only written
+    car        CARs in memory, and CAR files of any size
+    links      the links of a block, whatever its codec
+    errors     what goes wrong
 """
 
 from recon_node.ipld import car, dag_cbor, dag_json, dag_pb, multibase

@@ -1,7 +1,8 @@
-"""DAG-JSON as it is written (https://ipld.io/specs/codecs/dag-json/spec/): one text for a value.
+"""DAG-JSON as it is written (https://ipld.io/specs/codecs/dag-json/spec/).
 
-Keys are sorted, and there are no blanks. A link is `{"/": CID}`, and bytes are
-`{"/": {"bytes": base64}}`. Floats are written as JavaScript does, and always recognisable as such.
+A link is `{"/": CID}`, and bytes are `{"/": {"bytes": base64}}`. `encode` writes one text for a
+value: keys are sorted, there are no blanks, and floats are written as JavaScript does, always
+recognisable as such.
 """
 
 from __future__ import annotations
@@ -22,6 +23,24 @@ _MOST_ZEROS: Final = -6
 def encode(value: Any) -> bytes:
     """Write a value of DAG-CBOR, nested as deeply as that allows, as DAG-JSON."""
     return _text(value).encode()
+
+
+def as_json(value: Any) -> Any:
+    """Return a value of DAG-CBOR as plain JSON; links and bytes as DAG-JSON has them."""
+    return json.loads(json.dumps(value, default=default))
+
+
+def default(value: Any) -> Any:
+    """Return a link or bytes as DAG-JSON has them; for `json.dumps(default=...)`.
+
+    Raises:
+        TypeError: the value is neither.
+    """
+    if isinstance(value, CID):
+        return {"/": str(value)}
+    if isinstance(value, bytes):
+        return {"/": {"bytes": _base64(value)}}
+    raise TypeError(f"{type(value).__name__} is not a DAG-CBOR value")
 
 
 def number_text(number: float) -> str:
@@ -51,8 +70,12 @@ def _text(value: Any) -> str:
     if isinstance(value, CID):
         return f'{{"/":"{value}"}}'
     if isinstance(value, bytes):
-        return f'{{"/":{{"bytes":"{base64.b64encode(value).decode().rstrip("=")}"}}}}'
+        return f'{{"/":{{"bytes":"{_base64(value)}"}}}}'
     return _float_text(value) if isinstance(value, float) else _quoted(value)
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode().rstrip("=")
 
 
 def _float_text(value: float) -> str:

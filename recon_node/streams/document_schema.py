@@ -27,7 +27,6 @@ before the work starts, and is paid from the event's budget:
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Iterator, Mapping, Set
@@ -38,7 +37,7 @@ from urllib.parse import urljoin
 import jsonschema_rs
 import orjson
 
-from recon_node.ipld import CID
+from recon_node.ipld import dag_json
 from recon_node.streams.json_values import Budget, BudgetError, JsonPatchError, measure
 from recon_node.streams.schema_price import (
     ASIDE,
@@ -235,7 +234,7 @@ class DocumentSchema:
         except ValueError:  # bytes, or nested too deep
             pass
         try:
-            return self._error(validator, as_dag_json(content), paid)
+            return self._error(validator, dag_json.as_json(content), paid)
         except ValueError as error:
             return f"the document cannot be checked by its model's schema: {error}"
 
@@ -364,31 +363,13 @@ def _text_of(schema: dict[str, Any]) -> str:
         is_too_long = True
     if is_too_long:
         raise SchemaError(f"it is longer than {MAX_SCHEMA} bytes")
-    return json.dumps(schema, default=dag_json, separators=(",", ":"))
+    return json.dumps(schema, default=dag_json.default, separators=(",", ":"))
 
 
 def _memory() -> int:
     return sum(
         schema.memory for schema in _remembered.values() if isinstance(schema, DocumentSchema)
     )
-
-
-def as_dag_json(value: Any) -> Any:
-    """Return a value as plain JSON; bytes and links as DAG-JSON has them."""
-    return json.loads(json.dumps(value, default=dag_json))
-
-
-def dag_json(value: Any) -> Any:
-    """Convert a link or bytes to DAG-JSON; for `json.dumps(default=...)`.
-
-    Raises:
-        TypeError: the value is neither.
-    """
-    if isinstance(value, CID):
-        return {"/": str(value)}
-    if isinstance(value, bytes):
-        return {"/": {"bytes": base64.b64encode(value).decode().rstrip("=")}}
-    raise TypeError(f"{type(value).__name__} is not a DAG-CBOR value")
 
 
 _ALL: Final = {**HERE, **EITHER, **EACH, **ASIDE}

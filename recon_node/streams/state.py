@@ -47,8 +47,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from recon_node.ceramic import Event, InitHeader, StreamId, StreamType
-from recon_node.ipld import CID
-from recon_node.streams.document_schema import dag_json
+from recon_node.ipld import CID, dag_json
 from recon_node.streams.graph import (
     EventShape,
     ForgottenError,
@@ -115,13 +114,13 @@ def data_json(metadata: dict[str, Any], content: Any) -> bytes:
     """
     value = {"metadata": metadata, "content": content}
     try:
-        return orjson.dumps(value, default=dag_json)
+        return orjson.dumps(value, default=dag_json.default)
     except orjson.JSONEncodeError:  # an integer beyond 64 bits, or nested too deep for it
         return _ENCODER.encode(value).encode()
 
 
 _ENCODER: Final = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, separators=(",", ":"), default=dag_json
+    ensure_ascii=False, check_circular=False, separators=(",", ":"), default=dag_json.default
 )
 
 

@@ -53,6 +53,11 @@ def test_json_reads_what_is_written_and_types_are_kept(value: Any) -> None:
     assert repr(_sorted(json.loads(text))) == repr(_sorted(value))
 
 
+@given(st.recursive(VALUES | st.binary() | st.just(A), st.lists))
+def test_plain_json_is_what_the_text_reads_as(value: Any) -> None:
+    assert dag_json.as_json(value) == json.loads(dag_json.encode(value))
+
+
 def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _sorted(value[key]) for key in sorted(value)}

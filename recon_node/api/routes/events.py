@@ -18,10 +18,9 @@ from recon_node.api.endpoint import NDJSON, Answer, Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, Parsed, Whole, as_raw, reply
 from recon_node.ceramic import Event, EventId, parse_event
-from recon_node.ipld import CID, IpldError, car, dag_cbor, multibase
+from recon_node.ipld import CID, IpldError, car, dag_cbor, dag_json, multibase
 from recon_node.ipld.car import without_v2
 from recon_node.store import Verdict
-from recon_node.streams.document_schema import as_dag_json
 
 MAX_READ_AT_ONCE: Final = 16_384
 """Bytes of an event that are decoded without a thread: 5 ms in the slowest base."""
@@ -278,7 +277,7 @@ def _describe_blocks(event: Event) -> EventBlocksBody:
                 cid=str(cid),
                 role=_role(event, cid),
                 size=len(blocks[cid]),
-                value=as_raw(as_dag_json(dag_cbor.decode(blocks[cid]))),
+                value=as_raw(dag_json.as_json(dag_cbor.decode(blocks[cid]))),
             )
             for cid in order
         ],

@@ -34,7 +34,7 @@ from recon_node.ceramic import (
     bare_time_event,
     parse_event,
 )
-from recon_node.ipld import CID, dag_cbor, multibase
+from recon_node.ipld import CID, dag_cbor, dag_json, multibase
 from recon_node.store import FeedRow, TimeRow
 from recon_node.streams import (
     Conflict,
@@ -47,7 +47,6 @@ from recon_node.streams import (
     definitions_of,
     statements_of,
 )
-from recon_node.streams.document_schema import as_dag_json
 
 T = TypeVar("T")
 
@@ -403,8 +402,8 @@ def _describe_proposal(stream_id: StreamId, proposal: MergeProposal | None) -> M
         diverged=True,
         prev=[str(prev) for prev in proposal.prevs],
         payload=_base64(dag_cbor.encode(proposal.payload())),
-        content=as_raw(as_dag_json(proposal.content)),
-        patch=[as_raw(operation) for operation in as_dag_json(proposal.patch)],
+        content=as_raw(dag_json.as_json(proposal.content)),
+        patch=[as_raw(operation) for operation in dag_json.as_json(proposal.patch)],
         conflicts=[_describe_conflict(conflict, proposal.prevs) for conflict in proposal.conflicts],
         left=proposal.left,
         expired=[
@@ -415,6 +414,6 @@ def _describe_proposal(stream_id: StreamId, proposal: MergeProposal | None) -> M
 
 
 def _describe_conflict(conflict: Conflict, prevs: Sequence[CID]) -> ConflictBody:
-    values = {prev: as_raw(as_dag_json(value)) for prev, value in conflict.values.items()}
+    values = {prev: as_raw(dag_json.as_json(value)) for prev, value in conflict.values.items()}
     branches = [BranchValueBody(str(prev), values.get(prev, UNSET)) for prev in prevs]
     return ConflictBody(conflict.path, branches)

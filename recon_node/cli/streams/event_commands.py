@@ -43,8 +43,7 @@ from recon_node.cli.command import (
     write_file,
 )
 from recon_node.cli.streams.sending import WORKERS, Item, SendingOutcome, read_items, send_items
-from recon_node.ipld import CID, IpldError, multibase
-from recon_node.streams.document_schema import as_dag_json
+from recon_node.ipld import CID, IpldError, dag_json, multibase
 
 _CANDIDATES: Final = 5
 """Events listed when the first characters of a CID stand for more than one."""
@@ -195,7 +194,7 @@ def _described(car: bytes) -> dict[str, Any]:
         "init": str(event.init),
         "prev": [str(prev) for prev in event.prevs],
         "signer": signer(event),
-        "payload": as_dag_json(event.payload),
+        "payload": dag_json.as_json(event.payload),
     }
 
 

@@ -39,9 +39,8 @@ from recon_node.client import (
     MergeConflictError,
     MergeProposal,
 )
-from recon_node.ipld import CID, IpldError
+from recon_node.ipld import CID, IpldError, dag_json
 from recon_node.streams import Expired
-from recon_node.streams.document_schema import as_dag_json
 
 
 def writer_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -197,7 +196,7 @@ def get_stream(stream_id: str, at: CID | None, node: Connection, as_json: bool) 
     if as_json:
         show_document(document, as_json)
     else:
-        print_json(as_dag_json(document.content))
+        print_json(dag_json.as_json(document.content))
 
 
 @stream.command("new")
@@ -318,12 +317,12 @@ def merge_stream(
 
 def _proposal_facts(proposal: MergeProposal) -> dict[str, Any]:
     def values(conflict: Conflict) -> dict[str, Any]:
-        return {str(cid): as_dag_json(value) for cid, value in conflict.values.items()}
+        return {str(cid): dag_json.as_json(value) for cid, value in conflict.values.items()}
 
     return {
         "prev": list(map(str, proposal.prevs)),
-        "content": as_dag_json(proposal.content),
-        "patch": as_dag_json(proposal.patch),
+        "content": dag_json.as_json(proposal.content),
+        "patch": dag_json.as_json(proposal.patch),
         "conflicts": [{"path": at.path, "values": values(at)} for at in proposal.conflicts],
         "expired": {str(prev): str(reason) for prev, reason in proposal.expired.items()},
     }
@@ -341,7 +340,7 @@ def _conflicts_text(proposal: MergeProposal) -> str:
         for prev in proposal.prevs:
             value = "(removed)"
             if prev in conflict.values:
-                value = json.dumps(as_dag_json(conflict.values[prev]), ensure_ascii=False)
+                value = json.dumps(dag_json.as_json(conflict.values[prev]), ensure_ascii=False)
             lines.append(f"    {prev}: {value}")
     lines.append("Decide with --prefer CID or --content JSON.")
     return "\n".join(lines)
@@ -353,7 +352,7 @@ def show_document(document: Document, as_json: bool, *, tip: bool = False) -> No
         "id": str(document.id),
         "event": str(document.event),
         "controller": document.controller,
-        "content": as_dag_json(document.content) if as_json else None,
+        "content": dag_json.as_json(document.content) if as_json else None,
         "metadata": dict(document.metadata),
         "open_tips": list(map(str, document.open_tips)),
     }
