@@ -101,7 +101,7 @@ def test_a_file_may_begin_with_lines_without_an_event(bad_lines: int) -> None:
 
 @pytest.mark.parametrize("text", ["# recon-node\n\nA node", "??", "??\n" * 10 + "mAAAA\n", b"\xff"])
 def test_a_file_of_another_kind_is_refused_once(text: str | bytes) -> None:
-    with pytest.raises(NoEventsError, match=r"^x.md has no events: it is not a CAR, .*line 1"):
+    with pytest.raises(NoEventsError, match=r"^x.md has no events: it is neither a CAR .*line 1"):
         list(read_items(io.BytesIO(text if isinstance(text, bytes) else text.encode()), "x.md"))
 
 
