@@ -1,4 +1,4 @@
-"""The commands that copy tables to other systems, and let the copies follow."""
+"""The commands that copy tables to other systems, and keep the copies up to date."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _every = click.option(
 _once = click.option("--once", is_flag=True, help="Stop when the copies are up to date.")
 
 
-@click.group(short_help="Copy tables to a database or a broker, and let the copies follow.")
+@click.group(short_help="Copy tables to a database or a broker, and keep the copies up to date.")
 def export() -> None:
-    """Copy tables and views to other systems, exactly once, and let the copies follow.
+    """Copy tables and views to other systems, exactly once, and keep the copies up to date.
 
     By default, stream_states and all typed views.
     """
@@ -63,7 +63,7 @@ def export() -> None:
 @_once
 @json_lines_option("what was copied, and when the database does not answer")
 def postgres(tables: Location, address: str, schema: str, **options: Any) -> None:
-    """Copy tables to a PostgreSQL database until Ctrl-C or SIGTERM, and let the copies follow.
+    """Copy tables to a PostgreSQL database, and keep the copies up to date until Ctrl-C or SIGTERM.
 
     Each change of a table is one transaction, which also records the position that it reaches. So
     the next call continues where this one ended, even if it was killed.

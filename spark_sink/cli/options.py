@@ -88,7 +88,7 @@ def _read_heap(text: str) -> str:
 def _read_address(text: str) -> str:
     host, _, port = text.rpartition(":")
     if not host or re.fullmatch(r"\d{1,5}", port) is None or int(port) > 65_535:
-        raise ValueError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9464")
+        raise ValueError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9102")
     return text
 
 

@@ -98,7 +98,8 @@ class Kafka:
                 ) from exception
             if error.fatal() and not error.retriable():
                 raise SinkError(f"Kafka refuses: {text}") from exception
-            raise TargetUnreachableError(f"cannot use Kafka: {text}") from exception
+            servers = self._settings["bootstrap.servers"]
+            raise TargetUnreachableError(f"cannot use Kafka at {servers}: {text}") from exception
 
     def _connected(self) -> Producer:
         if self._producer is None:
