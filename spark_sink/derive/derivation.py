@@ -19,10 +19,10 @@ ahead of the position; the step is repeated and computes the same rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -66,6 +66,16 @@ _TRIES: Final = 2
 """How many processes a stream may end before it is set aside."""
 
 
+class _Plan(NamedTuple):
+    """A step of some tables from the position `after` to `upto`."""
+
+    names: Sequence[str]
+    after: int
+    upto: int
+    is_begun: bool
+    """Whether it was interrupted, so that it must end where it was to end then."""
+
+
 class Derivation:
     """Keeps the derived tables of `tables` up to date.
 
@@ -102,32 +112,38 @@ class Derivation:
             may_continue: asked before each step.
 
         Returns:
-            How many streams changed.
+            The number of streams that changed.
 
         Raises:
             TablesError: `raw_events` is damaged, or a table cannot be written.
         """
         self._retry_set_aside()
-        streams = 0
-        end = self._tables.raw_position
-        derived = self._tables.derived
-        left = steps
-        while derived and (after := self._tables.position) < end and left != 0 and may_continue():
-            left = None if left is None else left - 1
-            behind = [name for name, table in derived.items() if table.position == after]
-            ahead = [table.position for table in derived.values() if table.position > after]
-            # An interrupted step is repeated exactly, because some rows are at its end already.
-            begun = [u for name in behind if (u := derived[name].under_way) > after]
-            upto = min(begun) if begun else min(after + step_length, end, *ahead)
-            streams += self._run_step(behind, after, upto, shorten=not begun)
+        streams = taken = 0
+        while taken != steps and (plan := self._next_step(step_length)) and may_continue():
+            streams += self._run_step(plan)
+            taken += 1
         return streams
 
-    def _run_step(self, names: Sequence[str], after: int, upto: int, *, shorten: bool) -> int:
-        """Bring these tables from one position to another, or nearly as far."""
+    def _next_step(self, length: int) -> _Plan | None:
+        """Return what to do next; None if all tables are at the position of `raw_events`."""
+        derived, after = self._tables.derived, self._tables.position
+        end = self._tables.raw_position
+        if not derived or after >= end:
+            return None
+        behind = [name for name, table in derived.items() if table.position == after]
+        ahead = [table.position for table in derived.values() if table.position > after]
+        # An interrupted step is repeated exactly, because some rows are at its end already.
+        begun = [u for name in behind if (u := derived[name].under_way) > after]
+        upto = min(begun) if begun else min(after + length, end, *ahead)
+        return _Plan(behind, after, upto, is_begun=bool(begun))
+
+    def _run_step(self, plan: _Plan) -> int:
+        """Take a step, or a part of it if it has too many streams; return how many it had."""
+        names, after, upto, is_begun = plan
         self.doing = f"computing {', '.join(names)} up to position {upto}"
         raw = self._tables.raw.files_upto(upto)
         touched = raw.streams_between(after, upto)
-        while shorten and len(touched) > _MAX_STREAMS and upto - after > _SHORT_POSITIONS:
+        while not is_begun and len(touched) > _MAX_STREAMS and upto - after > _SHORT_POSITIONS:
             upto = after + (upto - after) // 2
             touched = raw.streams_between(after, upto)
         set_aside = self._set_aside.by_this_version
@@ -247,7 +263,7 @@ class ChildComputer:
         """Compute the portion of these streams; see `Computer.compute`.
 
         Raises:
-            SinkError: also if processes end whatever they do.
+            SinkError: `raw_events` is damaged, or process after process ends.
         """
         portion = Portion()
         deaths: Counter[bytes] = Counter()
@@ -267,17 +283,21 @@ class ChildComputer:
                     raise SinkError(f"cannot compute the tables: {error}") from None
                 half = len(chunk) // 2
                 left += [chunk[half:], chunk[:half]] if half else [chunk]
+        if reasons:
+            portion.merge(self._set_aside(step, reasons))
+        return portion
+
+    def _set_aside(self, step: Step, reasons: Mapping[bytes, str]) -> Portion:
+        """Return the rows about streams that are set aside, for these reasons by stream CID."""
         unreadable: set[bytes] = set()
-        while reasons:
+        while True:
             request = partial(portion_of_set_aside, step, reasons, frozenset(unreadable))
             try:
-                portion.merge(self._process.ask(request))
-                break
+                return self._process.ask(request)
             except StreamEndedError as error:
                 if error.cid in unreadable or error.cid not in reasons:
                     raise SinkError(f"cannot compute the tables: {error}") from None
                 unreadable.add(error.cid)
-        return portion
 
     def close(self) -> None:
         """End the process; the next request starts another one."""

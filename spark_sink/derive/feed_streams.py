@@ -135,7 +135,7 @@ class FeedStream:
 
     @cached_property
     def header(self) -> InitHeader:
-        """That of the init event."""
+        """The header of the init event."""
         if self.chain is not None:
             assert self.chain.init.header is not None
             return self.chain.init.header
@@ -234,8 +234,8 @@ class FeedStream:
 
     @cached_property
     def repeated_columns(self) -> Columns:
-        """The same for the rows of its events but the init event: without large dimensions, which
-        small events would multiply. Without any, it is the same object."""
+        """These columns for the rows of all events but the init event: without large dimensions,
+        which small events would multiply. It is `columns` itself if there are none."""
         if all(len(value) <= _REPEATED for _, value in self.columns["dimensions"]):
             return self.columns
         dimensions = [

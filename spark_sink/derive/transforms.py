@@ -178,7 +178,7 @@ def _conclusions_of_chain(stream: FeedStream, chain: Chain, after: int) -> Itera
 
 
 def _tip_of_chain(chain: Chain) -> Row:
-    """The same of a chain, whose tip is its last event."""
+    """Return the tip of a chain, which is its last event, its type and its height."""
     height = len(chain.cids) - 1
     return chain.cids[-1], DATA if height else INIT, height
 

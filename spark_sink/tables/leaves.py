@@ -201,10 +201,19 @@ class Leaves:
         # Sorted by stream within each group, as leaves are, to be cut where a group ends.
         keys = pa.table({"group": numbers, "key": rows[_KEY]})
         order = pc.sort_indices(keys, [("group", "ascending"), ("key", "ascending")])
-        rows = rows.combine_chunks().take(order)
+        counts = sorted(Counter(numbers.to_pylist()).items())
+        yield from self._replace(groups, rows.combine_chunks().take(order), counts)
+
+    def _replace(
+        self, groups: Sequence[_Group], rows: pa.Table, counts: Iterable[tuple[int, int]]
+    ) -> Iterator[Action]:
+        """Write the rows of some groups, in order, in place of their files.
+
+        `counts` has the number of each of these groups, and how many of the rows are its own.
+        """
         start = 0
         parts: list[tuple[int, pa.Table]] = []
-        for number, count in sorted(Counter(numbers.to_pylist()).items()):
+        for number, count in counts:
             group = groups[number]
             yield from map(partial(_removed, group.partition), group.leaves)
             divided = _divided(rows.slice(start, count), group.most)
