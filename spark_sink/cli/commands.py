@@ -355,9 +355,9 @@ def _stop_quietly(runner: "Runner", *, at_once: bool) -> None:
 def _stop_in_time(runner: "Runner") -> None:
     """Say what a stop waits for, unless it comes at once, and end the process if it takes long."""
     time.sleep(_QUICK_STOP)
-    runner.tell_stopping(_STOP_TIMEOUT - _QUICK_STOP)
+    runner.report_stopping(_STOP_TIMEOUT - _QUICK_STOP)
     time.sleep(_STOP_TIMEOUT - _QUICK_STOP)
-    runner.tell_stopped()
+    runner.report_stopped()
     runner.clean()
     os._exit(0)
 

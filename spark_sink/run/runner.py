@@ -151,13 +151,13 @@ class Runner:
         self._stop.set()
         return self._began
 
-    def tell_stopping(self, patience: float) -> None:
+    def report_stopping(self, patience: float) -> None:
         """Report what the end waits for, for some seconds at most."""
         doing = None if self._reader is None else self._reader.doing
         facts = {"doing": doing or "ending Spark", "patience": patience}
         self._on_event("stopping", facts)
 
-    def tell_stopped(self) -> None:
+    def report_stopped(self) -> None:
         """Report the end."""
         seconds = round(time.monotonic() - self._started, 3)
         position = 0 if self._tables is None else self._tables.raw_position
@@ -194,7 +194,7 @@ class Runner:
             raise SinkError(why) from error
         finally:
             self.clean()
-        self.tell_stopped()
+        self.report_stopped()
 
     def _known_reading(self) -> Reading | None:
         """Return how far which log was read; with one node, it is checked later."""

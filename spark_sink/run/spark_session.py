@@ -208,18 +208,7 @@ def start_session(
         SinkError: Spark does not start, or cannot use `scratch`.
         TablesError: `scratch` cannot be written.
     """
-    if "," in str(scratch):
-        raise SinkError(
-            f"the directory {scratch.parent} has a comma in its name, which Spark takes for a "
-            "separator: use another one"
-        )
-    log4j = scratch / "log4j2.properties"
-    try:
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True, exist_ok=True)
-        log4j.write_text(_LOG4J.format(level="warn" if verbose else "off"))
-    except OSError as error:
-        raise cannot_write(scratch.parent, error) from error
+    log4j = _prepare(scratch, verbose=verbose)
     logging.getLogger("py4j").setLevel(logging.WARNING if verbose else logging.CRITICAL + 1)
     spark_settings = dict(settings or {})
     submitted = _submitted()
@@ -229,14 +218,12 @@ def start_session(
     local = is_local(master)
     check_master(master)
     _set_environment(scratch if local else None, spark_settings.get(_WORKERS_PYTHON))
-    properties = {"log4j2.configurationFile": log4j.as_uri(), "java.io.tmpdir": scratch}
-    options = [_quoted(f"-D{name}={value}") for name, value in properties.items()]
-    options += [JAVA_OPTIONS, spark_settings.pop(_DRIVER_OPTIONS, "")]
+    java_options = _java_options(scratch, log4j, spark_settings.pop(_DRIVER_OPTIONS, ""))
     own = {
         **_SETTINGS,
         **(_ON_THIS_MACHINE if local else {}),
         "spark.driver.memory": driver_memory,
-        _DRIVER_OPTIONS: " ".join(options).strip(),
+        _DRIVER_OPTIONS: java_options,
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
     }
@@ -258,6 +245,29 @@ def start_session(
         _silence_traces(spark)
     spark.dataSource.register(ReconDataSource)
     return spark
+
+
+def _prepare(scratch: Path, *, verbose: bool) -> Path:
+    """Empty the directory for temporary files; return the file there that configures Java's log."""
+    if "," in str(scratch):
+        raise SinkError(
+            f"the directory {scratch.parent} has a comma in its name, which Spark takes for a "
+            "separator: use another one"
+        )
+    log4j = scratch / "log4j2.properties"
+    try:
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True, exist_ok=True)
+        log4j.write_text(_LOG4J.format(level="warn" if verbose else "off"))
+    except OSError as error:
+        raise cannot_write(scratch.parent, error) from error
+    return log4j
+
+
+def _java_options(scratch: Path, log4j: Path, others: str) -> str:
+    properties = {"log4j2.configurationFile": log4j.as_uri(), "java.io.tmpdir": scratch}
+    options = [_quoted(f"-D{name}={value}") for name, value in properties.items()]
+    return " ".join([*options, JAVA_OPTIONS, others]).strip()
 
 
 def _silence_traces(spark: SparkSession) -> None:

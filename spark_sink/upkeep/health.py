@@ -1,6 +1,6 @@
 """The output of `spark-sink status`: the tables, how far behind a node they are, and problems."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -41,7 +41,7 @@ class Health:
         tables: each of them.
         reading: the log that `raw_events` is filled from, and how far it was read; None if there
             is no such table.
-        node: that they are compared with.
+        node: with which they are compared.
         lag: how many of its events each table lacks, if the node's log continues the table.
         troubles: problems, one line each.
         unprocessed: streams that are set aside, with the reasons.
@@ -62,9 +62,14 @@ def check_health(
     max_lag: int | None,
     max_age: float | None,
 ) -> Health:
-    """Check the tables; of several nodes to compare with, that counts whose log they follow.
+    """Check the tables, and compare them with a node.
 
-    They may be `max_lag` events behind it, and their last commit `max_age` hours old.
+    Args:
+        tables: where they are.
+        urls: of nodes; the one whose log the tables follow counts.
+        token: of the nodes.
+        max_lag: how many events the tables may be behind that node.
+        max_age: how many hours old their last commit may be.
     """
     statuses = table_status(tables)
     counts = check_counts(tables, statuses)
@@ -72,38 +77,53 @@ def check_health(
     reading = None if raw is None else raw.reading
     node, troubles = _ask_one(urls, token, reading)
     troubles += counts
+    lag, misfits = _lag(statuses, node, raw)
+    troubles += misfits
+    for name, behind in lag.items():
+        if max_lag is not None and behind > max_lag:
+            troubles.append(f"{name} is {behind} events behind the node; the limit is {max_lag}")
+    if max_age is not None:
+        troubles += _wrong_ages(statuses, timedelta(hours=max_age))
+    return Health(statuses, reading, node, lag, troubles, read_unprocessed(tables))
+
+
+def _lag(
+    tables: Sequence[TableStatus], node: Node | None, raw: Origin | None
+) -> tuple[dict[str, int], list[str]]:
+    """Return how many events of a node each table lacks, and which do not fit its log."""
     lag: dict[str, int] = {}
+    misfits: dict[str, None] = {}
     if node is not None and node.feed is not None:
         feed = Feed(node.url)
-        for table in statuses:
+        for table in tables:
             read, behind = _read_by(table, raw)
             try:
                 feed.check(read.position, read.epoch, node.feed)
             except SinkError as error:
-                troubles += [text for text in (str(error),) if text not in troubles]
+                misfits[str(error)] = None
             else:
                 lag[table.name] = node.feed.head - read.position + behind
-    for name, behind in lag.items():
-        if max_lag is not None and behind > max_lag:
-            troubles.append(f"{name} is {behind} events behind the node; the limit is {max_lag}")
+    return lag, [*misfits]
+
+
+def _wrong_ages(tables: Sequence[TableStatus], longest: timedelta) -> Iterator[str]:
     now = datetime.now(UTC)
-    for table in statuses:
+    for table in tables:
         age = now - table.committed_at
-        if max_age is not None and age > timedelta(hours=max_age):
-            troubles.append(
+        if age > longest:
+            yield (
                 f"the last commit of {table.name} was {_span(age)} ago; the limit is "
-                f"{_span(timedelta(hours=max_age))}"
+                f"{_span(longest)}"
             )
-        if max_age is not None and age < -_CLOCKS_DIFFER:
-            troubles.append(
+        if age < -_CLOCKS_DIFFER:
+            yield (
                 f"the last commit of {table.name} is {_span(-age)} in the future: this machine's "
                 "clock went back, or that of the writer is ahead"
             )
-    return Health(statuses, reading, node, lag, troubles, read_unprocessed(tables))
 
 
 def show_health(health: Health, now: datetime) -> None:
-    """Print it as text."""
+    """Print the state of the tables as text."""
     width = len(str(max(table.position for table in health.tables)))
     rows = [
         (
@@ -142,7 +162,7 @@ def show_health(health: Health, now: datetime) -> None:
 
 
 def health_json(health: Health, now: datetime) -> dict[str, Any]:
-    """Return it as JSON: times in UTC, `age` in seconds, `lag` null if unknown."""
+    """Return the state of the tables as JSON: times in UTC, `age` in seconds, `lag` or null."""
     return {
         "tables": [
             {

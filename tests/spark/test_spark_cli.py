@@ -190,7 +190,7 @@ class Busy:
     def clean(self):
         print("cleaned")
 
-    def tell_stopping(self, patience):
+    def report_stopping(self, patience):
         pass
 
 commands._stop_on_signals(Busy())
