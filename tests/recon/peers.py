@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from recon_node.recon import DEFAULT_SETTINGS, KeyRange, KeyStore, SessionSettings, Sha256a, Side
 from recon_node.recon.actions import Failed, Fetch, FetchById, SoughtIds, turn_of
 from recon_node.recon.cip124.cip124_codec import Cip124Message
-from recon_node.recon.cip124.cip124_session import Session10
+from recon_node.recon.cip124.cip124_session import Cip124Session
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, NOTHING_LISTED, Body, Gaps, Say, fingerprint
 from recon_node.recon.keys.key_hashes import LtHash, ids_of
@@ -34,13 +34,13 @@ def is_fencepost(bound: bytes) -> bool:
 MakeSession = Callable[[Side], TurnSession[Any]]
 
 
-def word_session(side: Side) -> Session10:
-    return Session10(side, is_fencepost)
+def word_session(side: Side) -> Cip124Session:
+    return Cip124Session(side, is_fencepost)
 
 
-def fenced_session(side: Side) -> Session10:
+def fenced_session(side: Side) -> Cip124Session:
     """For ranges between bounds that are not keys, as real ones are."""
-    return Session10(side, lambda _bound: True)
+    return Cip124Session(side, lambda _bound: True)
 
 
 CASES = max(40, settings.default.max_examples if settings.default else 0)

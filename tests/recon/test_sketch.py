@@ -25,9 +25,9 @@ from recon_node.recon.keys.sketch import (
     Difference,
     Sketch,
     Symbols,
-    at_least,
     decode,
-    estimate,
+    estimate_differences,
+    least_differences,
     symbols_for,
 )
 
@@ -121,7 +121,7 @@ def test_the_estimate_leads_to_enough_symbols(differences: int) -> None:
         ours, theirs = Sketch(), Sketch()
         ours.add(numbers[::2])
         theirs.add(numbers[1::2])
-        number = symbols_for(estimate(ours.table, theirs.table))
+        number = symbols_for(estimate_differences(ours.table, theirs.table))
         assert number < 4 * differences + 20
         difference = decoded(ours.symbols.first(number) - theirs.symbols.first(number))
         failures += difference is None
@@ -135,7 +135,7 @@ def test_tables_never_tell_of_more_differences_than_there_are(
     ours: set[int], theirs: set[int], size: int
 ) -> None:
     here, there = sketch_of(ours, size), sketch_of(theirs, size)
-    least, differing = at_least(here.table, there.table), len(ours ^ theirs)
+    least, differing = least_differences(here.table, there.table), len(ours ^ theirs)
     assert least <= differing
     assert least % 2 == differing % 2
     if least > size:

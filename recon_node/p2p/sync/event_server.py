@@ -63,7 +63,7 @@ class EventServer:
         self._store, self._book, self._counters = context.store, context.book, context.counters
         self._searches = Searches(self._store.keys, rate_limit)
         self._slots = PeerSlots(settings.max_event_streams, settings.max_event_streams_per_peer)
-        self._waiting = PeerSlots(KEPT_PER_PEER * settings.max_connections, KEPT_PER_PEER)
+        self._idle_streams = PeerSlots(KEPT_PER_PEER * settings.max_connections, KEPT_PER_PEER)
 
     async def serve(self, stream: PeerStream) -> None:
         """Answer a peer's requests on a stream that it has opened."""
@@ -74,7 +74,7 @@ class EventServer:
             stream.account,
         )
         while await self._serve_in_slot(stream, frames):
-            if not await self._waiting.keep(stream, frames, EVENTS_KEPT_FOR):
+            if not await self._idle_streams.keep(stream, frames, EVENTS_KEPT_FOR):
                 return
 
     async def _serve_in_slot(self, stream: PeerStream, frames: FrameStream) -> bool:

@@ -15,9 +15,9 @@ from recon_node.recon.cip124.cip124_codec import (
     encode_message,
     weigh,
 )
-from recon_node.recon.cip124.cip124_session import Session10
+from recon_node.recon.cip124.cip124_session import Cip124Session
 from recon_node.recon.session import Version
 
 RECON_1_0: Final[Version[Cip124Message]] = Version(
-    "/ceramic/recon/1.0.0", Session10, encode_message, decode_message, weigh
+    "/ceramic/recon/1.0.0", Cip124Session, encode_message, decode_message, weigh
 )

@@ -1,4 +1,4 @@
-"""Recon messages on the wire (CIP-124, "Recon Cip124Message"): `EventId (Ahash EventId)+`.
+"""Recon messages on the wire (CIP-124, "Recon Message"): `EventId (Ahash EventId)+`.
 
 The first and the last EventId bound the range that the message is about; those between are keys
 that the sender holds; an Ahash stands for all keys strictly between its neighbours. Both begin with

@@ -7,7 +7,7 @@ hashes are equal                     a match; neighbouring matches are merged in
 nothing is left to say (*settled*)   our hash, not merged with its neighbours
 we hold none                         0: "send me yours"
 the peer holds none (its hash is 0)  all our keys: a page of them, then the hash of the rest
-we hold at most `list_threshold`   all our keys
+we hold at most `list_threshold`     all our keys
 else                                 equal parts: pivot keys with the hashes between them
 ===================================  =========================================================
 
@@ -81,16 +81,16 @@ class _Gap(Enum):
 _ENDS: Final = frozenset({_Gap.MATCHES, _Gap.SETTLED})
 
 _REPEATS: Final = 3
-"""A round that repeats itself so often in a row will always do: other keys were listed by then. A
-peer whose pivots were refused says the same three times first: what it sent while it learned keys
-does not count, and what it sends then has to be in vain twice."""
+"""Repetitions of a round in a row after which it would repeat itself for ever: by then other keys
+were listed. A peer whose pivots were refused says the same three times first: what it sent while it
+learned keys does not count, and what it sends then has to be in vain twice."""
 
 
 _MAX_NEWS: Final = 16
 """New keys in the first message, as in 1.2.0."""
 
 
-class Session10(TurnSession[Cip124Message]):
+class Cip124Session(TurnSession[Cip124Message]):
     """One side of a session on `/ceramic/recon/1.0.0`."""
 
     def __init__(self, side: Side, is_fencepost: Callable[[bytes], bool] = is_fencepost) -> None:
@@ -213,8 +213,8 @@ class Session10(TurnSession[Cip124Message]):
     def _answer_gaps(self, message: Cip124Message) -> Steps[tuple[Cip124Message, set[_Gap]]]:
         """Answer every gap of a message (the table in the module's text).
 
-        Returns the answer, and how the sides stand in the gaps; DIFFERS includes what the message
-        or the answer leaves out.
+        Returns the answer, and how the sides stand in the gaps. A key of ours beyond the outer
+        bounds counts as a gap that DIFFERS.
         """
         first = self._outer_bound(message.bounds[0], is_lower=True)
         reply = Cip124Reply(self.side.keys, first, self.side.settings)
@@ -254,11 +254,15 @@ class Session10(TurnSession[Cip124Message]):
             gaps.add(_Gap.DIFFERS)
         answer = reply.message()
         self.side.key_range = answer.key_range
+        self._note_open(reply, asked_for=_Gap.ASKED_FOR in gaps)
+        return answer, gaps
+
+    def _note_open(self, reply: Cip124Reply, *, asked_for: bool) -> None:
+        """Note which keys are open from now on, and whether the peer's message may be its last."""
         self._open_before = len(reply.still_open)
         has_left_out = bool(reply.still_open) or bool(self.side.left_out)
-        self._may_be_last = has_left_out and not self.side.learned and _Gap.ASKED_FOR not in gaps
+        self._may_be_last = has_left_out and not self.side.learned and not asked_for
         self._open.replace(reply.still_open, reply.sent)
-        return answer, gaps
 
     def _compare(self, reply: Cip124Reply, gap: KeyRange, lanes: int, theirs: bytes) -> _Gap:
         """Return how the sides stand in a gap, given the lanes of our keys and the peer's hash."""

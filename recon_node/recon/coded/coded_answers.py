@@ -29,7 +29,7 @@ from typing import Final
 
 from recon_node.base.steps import Steps
 from recon_node.recon.coded.coded_reply import IDS_PER_LISTED_KEY, CodedReply
-from recon_node.recon.coded.estimates import FIRST_SYMBOLS, Part, compare, make_estimate, plan
+from recon_node.recon.coded.estimates import FIRST_SYMBOLS, Part, compare_hints, make_estimate, plan
 from recon_node.recon.coded.messages import (
     END,
     FINGERPRINT,
@@ -41,7 +41,7 @@ from recon_node.recon.coded.messages import (
     Message,
     TurnKind,
 )
-from recon_node.recon.coded.salted import Salted, salt_of
+from recon_node.recon.coded.salted import SaltedFingerprints, salt_of
 from recon_node.recon.keys.key_hashes import NO_IDS, Ids, among
 from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.keys.sketch import MAX_SYMBOLS, Difference, symbols_for
@@ -65,7 +65,7 @@ class TurnFindings:
     parts: list[Part] = field(default_factory=list)
     """What the hints showed."""
     compared_at: int = -1
-    """The lanes of all our keys when the hints were compared with them."""
+    """The version of our keys when the hints were compared with them."""
     we_lack: list[Ids] = field(default_factory=list)
     """What we lack, for each list; or what the symbols of the whole range decode to, each once."""
     asked_in_full: list[tuple[bytes, ...]] = field(default_factory=list)
@@ -87,18 +87,18 @@ class Answers:
     side: Side
     dense: bool = False
     """Whether differences are known to lie close together."""
-    salted: Salted | None = None
-    """Of the fingerprints, once those without a salt have not helped."""
+    salted: SaltedFingerprints | None = None
+    """Once fingerprints without a salt have not helped."""
 
     def answer(
-        self, turn: list[Message], findings: TurnFindings, said: TurnKind, *, may_salt: bool
+        self, turn: list[Message], findings: TurnFindings, last_kind: TurnKind, *, may_salt: bool
     ) -> Steps[tuple[list[Message], bool]]:
         """Answer by an estimate or symbols if they help, else by ranges.
 
         Args:
             turn: the peer's.
             findings: what it shows.
-            said: the kind of our turn before it.
+            last_kind: the kind of our turn before it.
             may_salt: whether fingerprints may be salted.
 
         Returns:
@@ -113,10 +113,10 @@ class Answers:
                 self.dense = False
                 return [make_estimate(self.side.keys, key_range, sketch)], True
         elif last.symbols is not None and findings.difference is None:
-            symbols, list_up_to = yield from self._more_symbols(last, findings, said)
+            symbols, list_up_to = yield from self._more_symbols(last, findings, last_kind)
             if symbols is not None:
                 return [symbols], True
-        elif last.symbols is None and said in (TurnKind.ESTIMATE, TurnKind.SYMBOLS):
+        elif last.symbols is None and last_kind in (TurnKind.ESTIMATE, TurnKind.SYMBOLS):
             self.dense = True  # the peer has seen an estimate, and goes by ranges
         yield from self._settle_salt(key_range, turn, may_salt=may_salt)
         reply = CodedReply(
@@ -143,8 +143,8 @@ class Answers:
             reply.exchange(end, findings.difference.ours, findings.still_lacking(0))
         elif last.estimate is not None:
             keys = self.side.keys
-            unchanged = findings.compared_at == keys.lanes_of_all
-            parts = findings.parts if unchanged else compare(keys, key_range, last.estimate)
+            unchanged = findings.compared_at == keys.version
+            parts = findings.parts if unchanged else compare_hints(keys, key_range, last.estimate)
             reply.answer_hints(parts)
         elif last.symbols is not None:
             reply.narrow_down(END)
@@ -162,7 +162,8 @@ class Answers:
         if theirs is not None and may_salt:
             salt = salt_of((yield from self.side.keys.sums.lthash(key_range)).digest(), theirs)
         if salt is not None:
-            self.salted = self.salted or Salted(self.side, self.side.keys.count(key_range))
+            held = self.side.keys.count(key_range)
+            self.salted = self.salted or SaltedFingerprints(self.side, held)
             self.salted.salt = salt
 
     def _answer_digest(self, reply: CodedReply, count: int | None) -> Steps[None]:
@@ -208,7 +209,7 @@ class Answers:
             at += say is KEYS or say is LACKING
 
     def _more_symbols(
-        self, received: Message, findings: TurnFindings, said: TurnKind
+        self, received: Message, findings: TurnFindings, last_kind: TurnKind
     ) -> Steps[tuple[Message | None, int]]:
         """Return as many of our symbols as it takes, or None if ranges are better.
 
@@ -221,7 +222,7 @@ class Answers:
         number = list_up_to = 0
         if received.estimate is not None:
             number, self.dense, list_up_to = plan(sketch, findings.parts, received)
-        elif said is TurnKind.ESTIMATE:  # else the peer's were the second attempt
+        elif last_kind is TurnKind.ESTIMATE:  # else the peer's were the second attempt
             number = ceil(len(received.symbols) * _MORE_SYMBOLS)
         most = (self.side.settings.message_bytes - _RESERVE) // SYMBOL_SIZE
         if not FIRST_SYMBOLS < number <= min(MAX_SYMBOLS, most):
@@ -241,5 +242,5 @@ class Answers:
 
     @property
     def _few(self) -> int:
-        """Keys that are listed at once."""
+        """Maximum keys of a range or gap that is listed at once."""
         return IDS_PER_LISTED_KEY * max(1, self.side.settings.list_threshold)

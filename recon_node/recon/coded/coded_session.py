@@ -58,7 +58,7 @@ from recon_node.base.steps import Steps
 from recon_node.recon.actions import Actions, Failed, FetchById, Send, SoughtIds
 from recon_node.recon.coded.coded_answers import Answers, TurnFindings
 from recon_node.recon.coded.coded_reply import MAX_TURN
-from recon_node.recon.coded.estimates import compare, decode_difference, where_they_differ
+from recon_node.recon.coded.estimates import compare_hints, decode_difference, where_they_differ
 from recon_node.recon.coded.messages import (
     END,
     KEYS,
@@ -97,9 +97,10 @@ _HASHED_PER_STEP: Final = 1000
 _IDS_PER_STEP: Final = 2000
 """Keys whose ids are made between two yields."""
 _ASKED_AT_ONCE: Final = 256
-"""Ids that a peer asks for in one request, at least: it gets their events in the keys' order."""
+"""Ids that any peer asks for in one request, whose events it gets in the order of the keys. More
+ids are listed in that order."""
 _LISTED_AT_ONCE: Final = 16
-"""Keys up to which an opening lists them."""
+"""Maximum keys whose ids an opening lists."""
 _TURN_WEIGHT: Final = 96
 """Maximum memory for the bounds and keys of a turn (`weight_of`), as a multiple of a frame of a
 MiB, or of our own messages if they may be larger: 1.5 times that of MAX_TURN honest frames."""
@@ -120,10 +121,10 @@ class CodedSession(TurnSession[Message]):
 
     def __init__(self, side: Side) -> None:
         self.side = side
-        self._said = TurnKind.NONE
+        self._last_kind = TurnKind.NONE
         """The kind of our last turn."""
-        self._keys_then = -1
-        """The lanes of all our keys when we sent it: while these are equal, our keys are, too."""
+        self._version_then = -1
+        """The version of our keys when we sent it."""
         self._turn = PeerTurn(side)
         self._wrong = 0
         """Digests of the peer that were wrong."""
@@ -137,7 +138,7 @@ class CodedSession(TurnSession[Message]):
         """Send the initiator's first message."""
         self.side.start()
         assert self.side.key_range is not None
-        opening = yield from self._open(self.side.key_range)
+        opening = yield from self._opening(self.side.key_range)
         yield self._send([opening])
 
     def receive(self, message: Message) -> Actions[Message]:
@@ -160,12 +161,12 @@ class CodedSession(TurnSession[Message]):
             yield self._send(answer)
 
     def _check_due(self, message: Message) -> None:
-        """Check that a message may follow our last turn.
+        """Check that a message may follow our last turn, by the kinds of both.
 
         Raises:
             RemoteProtocolError: it may not.
         """
-        if message.kind not in _MAY_ANSWER[self._said]:
+        if message.kind not in _MAY_ANSWER[self._last_kind]:
             raise RemoteProtocolError(f"peer sent {message.kind.value} where none was due")
         if message.salt is not None and not self._may_salt:
             raise RemoteProtocolError("peer sent salted fingerprints where none were due")
@@ -210,8 +211,8 @@ class CodedSession(TurnSession[Message]):
         if last.symbols is not None:
             findings.difference = yield from decode_difference(keys, key_range, last)
             if last.estimate is not None:
-                findings.parts = compare(keys, key_range, last.estimate)
-                findings.compared_at = keys.lanes_of_all
+                findings.parts = compare_hints(keys, key_range, last.estimate)
+                findings.compared_at = keys.version
             if findings.difference is not None:
                 ours, theirs = findings.difference
                 if len(ours) > _ASKED_AT_ONCE:  # symbols have no order
@@ -220,7 +221,7 @@ class CodedSession(TurnSession[Message]):
                 findings.we_lack = [theirs]
                 findings.where = where_they_differ(key_range, findings.parts)
         else:
-            unchanged = self._keys_then == keys.lanes_of_all
+            unchanged = self._version_then == keys.version
             findings = yield from look_up_lists(keys, key_range, turn, unchanged=unchanged)
         if findings.we_lack and self.side.left_out_keys:
             left_out = yield from ids_of_keys(self.side.left_out_keys)
@@ -250,18 +251,18 @@ class CodedSession(TurnSession[Message]):
             self.side.finish()
             return [Message(conclusion=Conclusion.REFUSED)]
         if turn[0].key_range not in (None, key_range):
-            return [(yield from self._open(key_range))]  # trimmed
-        if (agreed := (yield from self._end(key_range, turn[-1]))) is not None:
+            return [(yield from self._opening(key_range))]  # trimmed
+        if (agreed := (yield from self._agree(key_range, turn[-1]))) is not None:
             return [agreed]
         answer, asks = yield from self._answers.answer(
-            turn, findings, self._said, may_salt=self._may_salt
+            turn, findings, self._last_kind, may_salt=self._may_salt
         )
         if not asks:
             answer[-1].digest, answer[-1].left_out = yield from self._digest(key_range)
         return answer
 
-    def _open(self, key_range: KeyRange) -> Steps[Message]:
-        """Return an opening: with the number of our keys, and their ids if they are few."""
+    def _opening(self, key_range: KeyRange) -> Steps[Message]:
+        """Return the message that opens: with the number of our keys, and their ids if few."""
         hashed = yield from self.side.keys.sums.lthash(key_range)
         opening = Message(key_range, digest=hashed.digest(), count=hashed.count)
         if not 0 < hashed.count <= _LISTED_AT_ONCE:
@@ -271,7 +272,7 @@ class CodedSession(TurnSession[Message]):
         opening.gaps, opening.listed = Gaps([END], [KEYS], [NO_KEYS]), listed
         return opening
 
-    def _end(self, key_range: KeyRange, last: Message) -> Steps[Message | None]:
+    def _agree(self, key_range: KeyRange, last: Message) -> Steps[Message | None]:
         """Answer a digest that is right with AGREED; return None for any other message."""
         if last.digest is None:
             return None
@@ -297,8 +298,8 @@ class CodedSession(TurnSession[Message]):
         return ours.digest(), LeftOut(len(left_out), union.digest())
 
     def _send(self, turn: list[Message]) -> Send[Message]:
-        """Take note of what our turn is about, and send it."""
-        self._said, self._keys_then = turn[-1].kind, self.side.keys.lanes_of_all
+        """Note the kind of our turn, and of which keys it is; return the action that sends it."""
+        self._last_kind, self._version_then = turn[-1].kind, self.side.keys.version
         self._digests += turn[-1].digest is not None
         return Send(turn)
 

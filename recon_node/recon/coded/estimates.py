@@ -26,9 +26,9 @@ from recon_node.recon.keys.sketch import (
     MAX_SYMBOLS,
     Difference,
     Sketch,
-    at_least,
     decode,
-    estimate,
+    estimate_differences,
+    least_differences,
     symbols_for,
 )
 
@@ -39,7 +39,7 @@ HINTED_PARTS: Final = 12
 _CLUSTERED: Final = HINTED_PARTS // 4
 """If at most this many parts differ, although many keys do, these lie close together."""
 _MANY_BITS: Final = 48
-"""Differing bits in the tables from which that matters: about 64 keys differ."""
+"""Differing bits in the tables from which many keys differ: about 64."""
 
 
 class Part(NamedTuple):
@@ -87,7 +87,7 @@ def make_estimate(keys: OrderedKeys, key_range: KeyRange, sketch: Sketch) -> Mes
     )
 
 
-def compare(keys: OrderedKeys, key_range: KeyRange, theirs: Estimate) -> list[Part]:
+def compare_hints(keys: OrderedKeys, key_range: KeyRange, theirs: Estimate) -> list[Part]:
     """Compare the peer's hints with our keys."""
     finger = Finger(keys)
     parts, lower, start = [], key_range.lower, finger.up_to(key_range.lower)
@@ -114,11 +114,11 @@ def plan(sketch: Sketch, parts: list[Part], theirs: Message) -> Plan:
     """Choose between symbols and ranges, given the peer's estimate and its hints."""
     assert theirs.estimate is not None
     differing = [part.held for part in parts if part.differs]
-    bits = at_least(sketch.table, theirs.estimate.table)
+    bits = least_differences(sketch.table, theirs.estimate.table)
     # If no part differs although the range does, somebody has made keys with equal sums of hashes.
     if 0 < len(differing) <= _CLUSTERED and bits >= _MANY_BITS:
         return Plan(0, dense=True, list_up_to=0)
-    differences = estimate(sketch.table, theirs.estimate.table)
+    differences = estimate_differences(sketch.table, theirs.estimate.table)
     if theirs.count is not None:
         differences = max(differences, abs(theirs.count - sum(part.held for part in parts)))
     number = symbols_for(differences)
@@ -135,7 +135,7 @@ def decode_difference(
     sketch, theirs = (yield from keys.sums.sketch(key_range)), received.symbols
     if sketch is None or theirs is None:
         return None
-    if received.estimate and at_least(sketch.table, received.estimate.table) > len(theirs):
+    if received.estimate and least_differences(sketch.table, received.estimate.table) > len(theirs):
         return None  # a symbol decodes to one key at most
     for difference in decode(sketch.symbols.first(len(theirs)) - theirs):
         if difference is not None:

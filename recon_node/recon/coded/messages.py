@@ -304,6 +304,11 @@ class _Flag:
     ALL: Final = 63
 
 
+_CONCLUDING: Final = frozenset(
+    (Conclusion.AGREED, Conclusion.AGREED | _Flag.LEFT_OUT, Conclusion.REFUSED)
+)
+"""The second bytes of messages that end a session."""
+
 _SAY: Final = tuple(Say)
 _SAYS: Final = len(_SAY)
 
@@ -343,66 +348,57 @@ class _MessageReader:
             raise _error(len(self._data), _TOO_SHORT) from None
 
     def _message(self) -> Message:
-        raw, at = self._take(0, 1)
-        coded = raw[0]
-        if coded > _Has.ALL:
-            raise _error(at, f"unknown flags {coded}")
-        count = estimate = symbols = salt = None
-        listed: Sequence[Listed] = ()
-        if coded & _Has.COUNT:
-            count, at = self._varint(at)
-        if coded & _Has.ESTIMATE:
-            estimate, at = self._estimate(at)
-        if coded & _Has.SYMBOLS:
-            symbols, at = self._symbols(at)
-        if coded & _Has.IDS:
-            listed, at = self._listed(at)
-        if coded & _Has.SALT:
-            salt, at = self._take(at, SALT_SIZE)
-        raw, at = self._take(at, 1)
-        flags = raw[0]
+        message, has = Message(), self._data[0]
+        if has > _Has.ALL:
+            raise _error(1, f"unknown flags {has}")
+        at = self._read_coded(message, has, 1)
+        flags = self._data[at]
         if flags > _Flag.ALL:
-            raise _error(at, f"unknown flags {flags}")
-        key_range = digest = left_out = None
-        before = b""
+            raise _error(at + 1, f"unknown flags {flags}")
+        at = self._read_ends(message, flags, at + 1)
+        gaps = self._gaps(at, b"" if message.key_range is None else message.key_range.lower)
+        message.gaps = gaps
+        if message.conclusion is not None and gaps.uppers:
+            raise _error(at, "gaps after AGREED or REFUSED")
+        if flags & _Flag.GOES_ON:
+            message.goes_on = True
+            if message.digest is not None or not gaps.uppers or gaps.uppers[-1] == END:
+                raise _error(len(self._data), "GOES_ON at the end of the turn")
+        if has & _Has.IDS:
+            self._check_listed(gaps, message.listed)
+        return message
+
+    def _read_coded(self, message: Message, has: int, at: int) -> int:
+        """Read what the first byte says is there; return the offset after it."""
+        if has & _Has.COUNT:
+            message.count, at = self._varint(at)
+        if has & _Has.ESTIMATE:
+            message.estimate, at = self._estimate(at)
+        if has & _Has.SYMBOLS:
+            message.symbols, at = self._symbols(at)
+        if has & _Has.IDS:
+            message.listed, at = self._listed(at)
+        if has & _Has.SALT:
+            message.salt, at = self._take(at, SALT_SIZE)
+        return at
+
+    def _read_ends(self, message: Message, flags: int, at: int) -> int:
+        """Read what opens, closes or ends a session; return the offset after it."""
         if flags & _Flag.RANGE:
-            before, at = self._event_id(at, b"")
-            upper, at = self._event_id(at, before)
-            key_range = KeyRange(before, upper)
-            if key_range.is_empty:
+            lower, at = self._event_id(at, b"")
+            upper, at = self._event_id(at, lower)
+            message.key_range = KeyRange(lower, upper)
+            if message.key_range.is_empty:
                 raise _error(at, "the range is empty")
         if flags & _Flag.DIGEST:
-            digest, at = self._take(at, RANGE_DIGEST_SIZE)
+            message.digest, at = self._take(at, RANGE_DIGEST_SIZE)
         if flags & _Flag.LEFT_OUT:
-            left_out, at = self._left_out(at, flags)
-        conclusion = flags & _Flag.CONCLUSIONS
-        if conclusion and flags not in (
-            Conclusion.AGREED,
-            Conclusion.AGREED | _Flag.LEFT_OUT,
-            Conclusion.REFUSED,
-        ):
-            raise _error(at, "AGREED or REFUSED with other flags")
-        gaps = self._gaps(at, before)
-        if conclusion and gaps.uppers:
-            raise _error(at, "gaps after AGREED or REFUSED")
-        goes_on = bool(flags & _Flag.GOES_ON)
-        if goes_on and (digest is not None or not gaps.uppers or gaps.uppers[-1] == END):
-            raise _error(len(self._data), "GOES_ON at the end of the turn")
-        if coded & _Has.IDS:
-            self._check_listed(gaps, listed)
-        return Message(
-            key_range,
-            gaps,
-            digest,
-            Conclusion(conclusion) if conclusion else None,
-            goes_on,
-            left_out,
-            count,
-            estimate,
-            symbols,
-            listed,
-            salt,
-        )
+            message.left_out, at = self._left_out(at, flags)
+        if flags & _Flag.CONCLUSIONS:
+            if flags not in _CONCLUDING:
+                raise _error(at, "AGREED or REFUSED with other flags")
+            message.conclusion = Conclusion(flags & _Flag.CONCLUSIONS)
+        return at
 
     def _estimate(self, at: int) -> tuple[Estimate, int]:
         table, at = self._take(at, TABLE_SIZE)

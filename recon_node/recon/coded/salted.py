@@ -1,7 +1,7 @@
 """Fingerprints that are salted: of hashes that nobody could know when the keys were made.
 
-So no sets were made whose sums of these hashes are equal. The tree does not have them: each takes a
-walk over the keys. coded_session.py says when they are used.
+So nobody could prepare sets whose sums of these hashes are equal. The tree does not have such
+hashes: each fingerprint takes a walk over the keys. coded_session.py says when they are used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def salt_of(ours: bytes, theirs: bytes) -> bytes:
     return sha256(ours + theirs).digest()[:SALT_SIZE]
 
 
-class Salted:
+class SaltedFingerprints:
     """The salted fingerprints of one side of a session."""
 
     def __init__(self, side: Side, held: int) -> None:
@@ -36,7 +36,7 @@ class Salted:
         self.hashed = 0
         """Keys that were hashed so far."""
         self.salt = b""
-        """What precedes each key, of late."""
+        """What precedes each key: the latest salt of either side."""
 
     def answer(self, reply: CodedReply, upper: bytes, theirs: bytes) -> Steps[None]:
         """Answer a fingerprint of the peer's."""

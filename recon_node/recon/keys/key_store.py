@@ -190,7 +190,7 @@ class KeyStore(KeyView):
     def _add_run(self, ordered: list[bytes], at: int) -> int:
         """Add the keys from an index on that belong to one leaf; return the index after them."""
         first, until = ordered[at], at + self._leaf_size  # so that the leaf is split once at most
-        leaf, path, end = self._way_to(first)
+        leaf, path, end = self._path_to(first)
         if end is not None:
             until = bisect_left(ordered, end, at, min(until, len(ordered)))
         new, digests = leaf.insert_keys(ordered[at:until])
@@ -209,7 +209,7 @@ class KeyStore(KeyView):
         """Remove a key; return False if the store does not hold it. Leaves are never merged."""
         if key not in self:
             return False
-        leaf, path, _ = self._way_to(key)
+        leaf, path, _ = self._path_to(key)
         digest = leaf.delete_key(bisect_left(leaf, key))
         lanes = spread(digest)
         self.lanes_of_all -= lanes
@@ -225,7 +225,7 @@ class KeyStore(KeyView):
             self.sums.note(key, digest, -1)
         return True
 
-    def _way_to(self, key: bytes) -> tuple[Leaf, list[tuple[Inner, int]], bytes | None]:
+    def _path_to(self, key: bytes) -> tuple[Leaf, list[tuple[Inner, int]], bytes | None]:
         """Return the leaf that a key belongs to, the path there (nodes and child indices), and the
         bound right of the leaf, or None for the last one."""
         node, path, end = self.root, [], None
@@ -240,7 +240,7 @@ class KeyStore(KeyView):
 
     def _split(self, key: bytes) -> None:
         """Split the overfull leaf of a key, and every ancestor that this makes overfull."""
-        leaf, path, _ = self._way_to(key)
+        leaf, path, _ = self._path_to(key)
         node: TreeNode = leaf
         while True:
             bound, right = node.split()

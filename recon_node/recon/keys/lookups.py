@@ -57,7 +57,7 @@ _LONG_CUT_SHARE: Final = 16
 _CHOICE: Final = 4
 """Bounds that are enough to choose the shortest of them."""
 _QUICK_PART: Final = 192
-"""The same for quick cuts, which take any bound near the rank."""
+"""Keys from which on a quick cut is between two leaves: it takes any bound near the rank."""
 _LEAF_REACH: Final = 32
 """Keys by which a cut between two leaves may always move: half of a full leaf, so there is one."""
 

@@ -444,7 +444,12 @@ class OrderedKeys:
         """The tree, for this package only."""
         self.lanes_of_all = 0
         """The lanes of all keys. Every change of the store makes a new integer object, so that `is`
-        shows whether the store has changed since; `==`, whether it holds other keys than then."""
+        shows whether the store has changed since."""
+
+    @property
+    def version(self) -> int:
+        """Equal to what it was at another time if the store holds the same keys as then."""
+        return self.lanes_of_all
 
     def __len__(self) -> int:
         return self.lanes_of_all >> COUNT_SHIFT

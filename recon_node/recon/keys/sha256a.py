@@ -168,7 +168,7 @@ class Sha256a(bytes):
         return self.digest.hex().upper()
 
     def hex(self) -> str:  # type: ignore[override]
-        """Return the same: upper-case hex."""
+        """Return the 32 bytes in upper-case hex, as `str` does."""
         return str(self)
 
 

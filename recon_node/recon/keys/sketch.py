@@ -287,7 +287,7 @@ class Sketch:
         return made
 
 
-def estimate(ours: bytes, theirs: bytes) -> int:
+def estimate_differences(ours: bytes, theirs: bytes) -> int:
     """Return about how many keys differ between two sets, given their tables.
 
     The true number is within a sixth of it for two of three sets. It is 0 if the tables are equal.
@@ -301,7 +301,7 @@ def estimate(ours: bytes, theirs: bytes) -> int:
     return max(1, round(float(_CANDIDATES[chances.argmax()])))
 
 
-def at_least(ours: bytes, theirs: bytes) -> int:
+def least_differences(ours: bytes, theirs: bytes) -> int:
     """Return a number of keys that must differ between two sets, given their tables.
 
     Each of them flips one bit.

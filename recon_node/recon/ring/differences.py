@@ -1,23 +1,23 @@
 """What a peer and we refuse of each other, as the sessions of `/ceramic/recon/0.1.0` show it.
 
-What we refuse of the peer's events we know at once. That the peer refuses one of ours it does not
-say: a ceramic-one node takes the valid ones of a batch of 100 values, and hangs up. So a session
-remembers what it sends, and a later one finds what the peer still lacks of it:
+We know at once which events of the peer we refuse. The peer does not say which of ours it refuses:
+a ceramic-one node takes the valid ones of a batch of 100 values, and hangs up. So a session
+remembers which events it sends, and a later one finds which of them the peer still lacks:
 
-- If the session with the values ended well, the peer has refused all that it lacks.
+- If the session that sent the events ended well, the peer has refused all that it lacks.
 - If the peer hung up, it has refused what it lacks of the first batch that it does not hold whole.
-  It has not looked at the batches after that.
+  It has not looked at the batches after that one.
 
-A session does not send again what an earlier one has sent before a third one, which ended well, has
-decided this. So it costs two sessions to find what the peer refuses of a batch.
+Only a session that ends well settles this, and until then no event is sent a second time. So it
+takes two sessions to find which events of a batch the peer refuses.
 
-Both kinds are tried again after longer and longer pauses: a peer's node or ours may have got an
+What either side has refused is tried again after growing pauses: meanwhile it may have got an
 endpoint of a chain, or the history of an event.
 
 0.1.0 has no way to leave out a key. If one side refuses an event of the other, the hashes of their
 ranges differ for ever, and the event is sent in every session. So hashes are computed over the set
-that the peer holds as far as we know (`PeerKeys`): then they are equal when all that both sides
-take is at both.
+that the peer holds as far as we know (`PeerKeys`). They are equal once both sides hold every event
+that both accept.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ from recon_node.recon.ring.ring_session import BATCH_VALUES
 
 
 class PeerKeys:
-    """A view of keys, without some of them, and with some others.
-
-    Keys in `refused_here` that we hold count once.
+    """The keys that a peer holds as far as we know: ours without those that it refuses, and those
+    that we refuse, of which we hold none.
     """
 
     def __init__(self, held: KeyView, refused_here: KeyView, refused_there: KeyView) -> None:
@@ -74,7 +73,7 @@ class PeerKeys:
         lower, upper = key_range
 
         def rank_with_theirs(rank: int) -> int:
-            """How many keys are not above the key of this rank among those that we hold."""
+            """Return how many keys of the view are not above the held key of this rank."""
             below = KeyRange(lower, self._held.nth(key_range, rank) + b"\0")
             return rank + 1 + self._here.count(below) - self._there.count(below)
 
@@ -91,9 +90,9 @@ class PeerKeys:
 BEFORE_TRYING_AGAIN: Final = Backoff(first=10.0, longest=3600.0)
 """Seconds after which a refused event is sent, or may be received, again."""
 MAX_REFUSED: Final = 10_000
-"""Events that are remembered of one peer: 3 MB. Those that do not fit are sent in every session."""
+"""Maximum refused events that are remembered of a peer: 3 MB. More are sent in every session."""
 MAX_SENT: Final = 10_000
-"""Events that are remembered as sent; older ones count as taken."""
+"""Maximum events that are remembered as sent; older ones count as taken."""
 
 
 class Ending(Enum):

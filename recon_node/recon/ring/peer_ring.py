@@ -40,11 +40,11 @@ from recon_node.recon.ring.ring import Ring
 MAX_EXPIRY: Final = 99_999_999_999
 """The latest expiry, in Unix seconds: eleven digits."""
 MAX_ENTRY: Final = 4096
-"""Bytes of an entry at most; one with two addresses has about 700."""
+"""Maximum bytes of an entry; one with two addresses has about 700."""
 MAX_ADDRESSES: Final = 32
-"""Addresses in an entry at most."""
+"""Maximum addresses in an entry."""
 MAX_ADDRESS: Final = 512
-"""Characters of an address at most."""
+"""Maximum characters of an address."""
 
 _DIGITS: Final = 11
 _KEY_SIZE: Final = 32
@@ -197,11 +197,11 @@ def _from_base64(part: bytes, what: str) -> bytes:
 LIFETIME: Final = 24 * 60 * 60
 """Seconds for which a node's own entry is valid; ceramic-one's."""
 MAX_LIFETIME: Final = 7 * LIFETIME
-"""Seconds until an entry's expiry at most; one that is to stay longer is refused."""
+"""Maximum seconds until an entry's expiry; one that is to stay longer is refused."""
 MAX_ENTRIES: Final = 10_000
-"""Entries in the ring at most."""
+"""Maximum entries in the ring."""
 MAX_ENTRIES_PER_NODE: Final = 32
-"""Entries of one node at most."""
+"""Maximum entries of one node."""
 
 
 _TRIES: Final = 32

@@ -169,20 +169,20 @@ def _head(major: int, number: int) -> bytes:
 
 
 MAX_BOUND: Final = 4096
-"""Bytes of a key or a bound at most; an EventId has about 65, a signed peer entry some 600."""
+"""Maximum bytes of a key or a bound; an EventId has about 65, a signed peer entry some 600."""
 MAX_INTERESTS: Final = 10_000
-"""Interests in one message at most."""
+"""Maximum interests in one message."""
 MAX_RANGES: Final = 256
-"""Ranges in one RangeResponse at most; ceramic-one sends at most 5."""
+"""Maximum ranges in one RangeResponse; ceramic-one sends at most 5."""
 MAX_SYNC_ID: Final = 128
-"""Bytes of a sync id at most; it is a UUID of 36."""
+"""Maximum bytes of a sync id; it is a UUID of 36."""
 MAX_VALUE: Final = 2 << 20
-"""Bytes of a value at most: twice the largest event that is admitted."""
+"""Maximum bytes of a value: twice the largest event that is admitted."""
 MAX_MESSAGE: Final = 2 * MAX_VALUE + 2 * MAX_BOUND
-"""Bytes of a message at most: each byte of a value takes two where it is above 23."""
+"""Maximum bytes of a message: each byte of a value takes two where it is above 23."""
 
 _MAX_NAME: Final = 32
-"""Bytes of a field's or a body's name at most."""
+"""Maximum bytes of a field's or a body's name."""
 
 _NAME_OF_MAJOR: Final = {
     UINT: "an unsigned integer",
@@ -254,7 +254,7 @@ class _IncompleteError(Exception):
 
 
 class _Progress:
-    """How far the list of the message that is arriving was read; a message has one at most."""
+    """How much of the list of the arriving message was read; a message has at most one list."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -294,7 +294,7 @@ class _PieceReader:
         """Read the whole message.
 
         Raises:
-            RemoteProtocolError: it is none that this side sends.
+            RemoteProtocolError: it is not a message that the peer sends in its role.
             _IncompleteError: the bytes end within it.
         """
         fields = self._struct("a message", {"body": self._body}, {"sync_id": self._sync_id})

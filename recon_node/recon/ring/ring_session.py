@@ -55,7 +55,7 @@ Some are usual: another peer may have sent the same ones meanwhile.
 
 
 class Inbox:
-    """The values that came in and are not admitted yet, and whether they were any use."""
+    """Values that have come and are not admitted yet, and how many were of no use."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
@@ -95,17 +95,17 @@ class Inbox:
 
 
 MAX_IN_FLIGHT: Final = 20
-"""RangeRequests without an answer at most; ceramic-one's."""
+"""Maximum RangeRequests without an answer; ceramic-one's."""
 MAX_DEPTH: Final = 256
-"""How often a range is cut into parts at most; halving 2^64 keys from both sides takes 128."""
+"""Maximum times that a range is cut into parts; halving 2^64 keys from both sides takes 128."""
 MAX_WAITING: Final = 20_000
-"""Parts of responses that wait to be asked about at most; a million differences make about 500."""
+"""Maximum parts of responses that wait to be asked about; a million differences make about 500."""
 _OVERHEAD: Final = 512
 """Bytes that a range takes in memory beside its bounds, about."""
 
 
 class RingSession(Session[Message]):
-    """What both sides have in common."""
+    """A session of either role: its first messages, and the values that come."""
 
     _opening: type[InterestRequest | InterestResponse]
     """The peer's first message."""
