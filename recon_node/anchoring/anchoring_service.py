@@ -46,6 +46,7 @@ logger = structlog.get_logger(__name__)
 
 _MADE_AT_ONCE: Final = 500
 """Time events that are made and admitted together."""
+_UNDER_WAY: Final = (RequestState.WAITING, RequestState.IN_TREE)
 _COLLECTING: Final = 12
 """A tree is not built before its first event has waited for this part of the interval."""
 
@@ -63,6 +64,7 @@ class AnchoringStatus:
     contract: str | None
     account: PayingAccount | None
     counts: Mapping[RequestState, int]
+    """Requests by state, of the states that were asked for."""
     trees: int
     """That were anchored."""
     spent: int
@@ -85,7 +87,8 @@ class Anchoring:
         settings: of the node.
         follower: of the feed.
         trees_done: since the start.
-        known: the status when anything last changed, for the metrics; None at the start.
+        known: the status when anything last changed, for the metrics, with the counts of requests
+            that are not anchored yet; None at the start.
     """
 
     def __init__(
@@ -164,8 +167,8 @@ class Anchoring:
         self._wanted_now = True
         self._wake()
 
-    async def status(self) -> AnchoringStatus:
-        """Return how anchoring stands."""
+    async def status(self, states: Sequence[RequestState] = tuple(RequestState)) -> AnchoringStatus:
+        """Return how anchoring stands, with the counts of requests in some states."""
         position = self.follower.position  # before the counts: these are of it, or later
         trees, spent = await in_thread(self._journal.spent)
         under_way = await in_thread(self._journal.unfinished_tree)
@@ -175,7 +178,7 @@ class Anchoring:
             chain_id=self._authority.chain_id,
             contract=self.settings.contract if is_evm else None,
             account=self._authority.account,
-            counts=await in_thread(self._journal.counts),
+            counts=await in_thread(self._journal.counts, states),
             trees=trees,
             spent=spent,
             under_way=under_way,
@@ -208,6 +211,7 @@ class Anchoring:
             try:
                 tree = await in_thread(self._journal.unfinished_tree)
                 if tree is None:
+                    self._pending = None
                     await self._wait_until_due()
                     await self._open_tree()
                 else:
@@ -234,7 +238,7 @@ class Anchoring:
 
     async def _wait_until_due(self) -> None:
         while True:
-            self.known = await self.status()
+            self.known = await self.status(_UNDER_WAY)
             moved = self._moved
             due = await in_thread(self._due_at)
             if due is not None and due <= self._now():
@@ -269,7 +273,7 @@ class Anchoring:
                     write = logger.warning if outcome.is_alarming else logger.info
                     write("A tree waits for its anchor", reason=outcome.reason)
                 self._pending = outcome
-                self.known = await self.status()
+                self.known = await self.status(_UNDER_WAY)
                 await trio.sleep(self._authority.pause)
         await self._make_events(tree, tree.tx_hash)
         await in_thread(self._journal.finish_tree, tree.id, self.settings.max_requests)

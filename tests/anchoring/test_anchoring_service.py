@@ -11,6 +11,7 @@ import trio
 from nacl.signing import SigningKey
 from support.waiting import eventually
 
+from recon_node.anchoring import anchoring_service
 from recon_node.anchoring.anchoring_service import Anchoring, FullError
 from recon_node.anchoring.journal import FILE_NAME, Journal, RequestState
 from recon_node.anchoring.settings import AnchorSettings
@@ -264,6 +265,30 @@ async def test_a_refused_time_event_stops_no_tree(opened) -> None:
         anchoring.anchor_now()
         await eventually(lambda: anchoring.trees_done == 1)
         assert store.head == 2
+
+
+async def test_the_alarm_about_a_bug_ends_with_it(opened, monkeypatch) -> None:
+    async with opened(streams=("none",), interval=3600) as (_, anchoring):
+        await anchoring.request(CID.of(DAG_CBOR, b"the root of another node's tree"), MODEL)
+        monkeypatch.setattr(anchoring_service, "AFTER_BUG", 0.01)
+        with monkeypatch.context() as broken:
+            broken.setattr(Journal, "finish_requests", None)
+            anchoring.anchor_now()
+            await eventually(lambda: "a bug" in anchoring.alarm)
+        await eventually(lambda: anchoring.trees_done == 1)
+        await eventually(lambda: not anchoring.alarm)
+        assert (await anchoring.status()).alarm == ""
+
+
+def test_waiting_requests_are_counted(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path)) as journal:
+        for number in range(3):
+            journal.request(CID.of(DAG_CBOR, bytes([number])), None, str(MODEL), "", 0.0)
+            assert [journal.are_waiting(count) for count in (number + 1, number + 2)] == [
+                True,
+                False,
+            ]
+        assert journal.counts([RequestState.WAITING]) == {RequestState.WAITING: 3}
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_the_uncovered_events_wait(feed: list[FeedEvent], cuts: set[int]) -> Non
             if event.kind is not EventKind.TIME and event.is_wanted and event.cid not in covered
         }
         assert set(journal.waiting(100)) == expected
-        assert journal.counts()[RequestState.WAITING] == len(expected)
+        assert journal.counts(tuple(RequestState))[RequestState.WAITING] == len(expected)
         assert journal.position("epoch") == len(feed)
         assert journal.position("another epoch") == 0
         journal.close()
