@@ -1,4 +1,4 @@
-"""docs/architecture.md: the files that it names exist, and its journeys are those of real runs."""
+"""Pages about the code: the files that they name exist, the journeys are those of real runs."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from benchmarks.journeys.routes import stated_journeys, travel
 from recon_node import testnet
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+PAGES = [(ROOT / "docs" / name).read_text("utf-8") for name in ("architecture.md", "syncing.md")]
 JOURNEYS = stated_journeys()
 PACKAGES = ("recon_node", "spark_sink", "tests")
 
@@ -18,7 +18,7 @@ PACKAGES = ("recon_node", "spark_sink", "tests")
 def test_every_file_that_is_named_exists() -> None:
     files = [path.as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     listed = [paths for _, paths in JOURNEYS.values()]
-    named = set(re.findall(r"`([a-z0-9_/]+\.py)`", PAGE)).union(*listed)
+    named = set(re.findall(r"`([a-z0-9_/]+\.py)`", "".join(PAGES))).union(*listed)
     missing = {name for name in named if not any(file.endswith(f"/{name}") for file in files)}
     assert missing == set()
 
