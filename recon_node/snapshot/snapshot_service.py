@@ -1,7 +1,7 @@
 """Snapshots of a running node: syncs from sources, and its own snapshots on a schedule.
 
 Syncs come from the settings, when the node starts, and from its API; one runs at a time. What fails
-is logged and shown; neither an object store nor its network can stop the node.
+is logged and shown; neither an object store nor its network nor a bug here can stop the node.
 """
 
 from __future__ import annotations
@@ -116,21 +116,28 @@ class Snapshots:
         while True:
             await trio.sleep(every)
             started = trio.current_time()
-            try:
-                done = await in_thread(self._create)
-            except (SnapshotError, ObjectError, StoreError) as error:
-                logger.error("No snapshot was made; trying again next time", reason=str(error))
-                self._took("create", trio.current_time() - started, ok=False)
-                continue
-            self._took("create", trio.current_time() - started, ok=True)
-            self.created_at = time.time()
-            logger.info(
-                "Made a snapshot" if done.is_new else "A snapshot was due, but nothing is new",
-                url=self._settings.url,
-                name=done.root.name,
-                events=done.root.manifest.count,
-                new=done.events,
-            )
+            is_made = await self._try_to_create()
+            self._took("create", trio.current_time() - started, ok=is_made)
+
+    async def _try_to_create(self) -> bool:
+        """Make a snapshot; return whether that worked."""
+        try:
+            done = await in_thread(self._create)
+        except (SnapshotError, ObjectError, StoreError) as error:
+            logger.error("No snapshot was made; trying again next time", reason=str(error))
+            return False
+        except Exception:
+            logger.exception("A bug kept a snapshot from being made; trying again next time")
+            return False
+        self.created_at = time.time()
+        logger.info(
+            "Made a snapshot" if done.is_new else "A snapshot was due, but nothing is new",
+            url=self._settings.url,
+            name=done.root.name,
+            events=done.root.manifest.count,
+            new=done.events,
+        )
+        return True
 
     def _create(self) -> Created:
         objects = Objects.open(self._settings.url, make=True)

@@ -265,7 +265,7 @@ class SnapshotSync:
     seconds: float | None = None
     """How long it took; None: it is under way."""
     cancelled: bool = False
-    """Whether it ended before it was done."""
+    """Whether it was stopped before its end; True while it is under way."""
 
     @property
     def is_whole(self) -> bool:
@@ -302,6 +302,9 @@ async def sync_all(
             with _ending_only(source):
                 await sync_snapshot(reader, store, report.synced, store.wanted.ranges, on_progress)
         report.cancelled = False
+    except StoreError:
+        report.cancelled = False
+        raise
     finally:
         # Last, without a checkpoint behind it: who sees this may start another sync.
         report.seconds = time.monotonic() - report.started

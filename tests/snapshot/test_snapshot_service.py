@@ -8,11 +8,14 @@ from pydantic import ValidationError
 from snapshot_support import KEY, NETWORK, QUICK, events, make_log
 from trio.testing import MockClock
 
+from recon_node.api.routes.products.snapshots import describe_sync
+from recon_node.snapshot import snapshot_service
+from recon_node.snapshot.creating import LogSource, create_snapshot
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.settings import SnapshotSettings, parse_period
 from recon_node.snapshot.snapshot_service import open_snapshots
 from recon_node.snapshot.upkeep import list_roots
-from recon_node.store import open_store
+from recon_node.store import StoreError, open_store
 
 
 def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> None:
@@ -75,6 +78,47 @@ def test_a_place_that_cannot_be_written_does_not_stop_the_node(tmp_path: Path) -
             assert snapshots.durations["create", "ok"].count == snapshots.created_at == 0
 
     trio.run(main, clock=MockClock(autojump_threshold=0.01))
+
+
+def test_a_bug_in_making_a_snapshot_does_not_stop_the_node(tmp_path: Path, monkeypatch) -> None:
+    make_log(tmp_path / "node", events(5, seed=7))
+    settings = SnapshotSettings(url=str(tmp_path / "snapshots"), every=60.0)
+    monkeypatch.setattr(snapshot_service, "create_snapshot", None)
+
+    async def main() -> None:
+        async with (
+            open_store(tmp_path / "node", NETWORK, settings=QUICK) as store,
+            open_snapshots(settings, store, KEY) as snapshots,
+        ):
+            while snapshots.durations["create", "failed"].count < 2:  # noqa: ASYNC110
+                await trio.sleep(20)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0.01))
+
+
+def test_a_sync_that_the_disk_ends_has_failed_and_was_not_cancelled(
+    tmp_path: Path, monkeypatch
+) -> None:
+    make_log(tmp_path / "a", events(5, seed=7))
+    url = str(tmp_path / "snapshots")
+    with LogSource(tmp_path / "a") as source:
+        create_snapshot(source, Objects.open(url, make=True), KEY, lambda *step: None)
+
+    async def fail(*events: object) -> None:
+        raise StoreError("the disk is full")
+
+    async def main() -> None:
+        async with open_store(tmp_path / "b", NETWORK, settings=QUICK) as store:
+            monkeypatch.setattr(store, "admit_remote", fail)
+            async with open_snapshots(SnapshotSettings(), store, KEY) as snapshots:
+                report = snapshots.start([url])
+                while report.seconds is None:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                assert describe_sync(report).state == "done"
+                assert [source.error for source in report.sources] == ["the disk is full"]
+                assert snapshots.durations["sync", "failed"].count == 1
+
+    trio.run(main)
 
 
 @pytest.mark.parametrize(
