@@ -59,7 +59,7 @@ class TurnFindings:
     """What the peer's turn shows about the ids that one side lacks."""
 
     where: KeyRange = KeyRange(b"", b"")  # noqa: RUF009
-    """Where what differs lies, as far as the peer's turn shows."""
+    """The smallest range that is known to have all differences."""
     difference: Difference | None = None
     """What the symbols decoded to, if they did."""
     parts: list[Part] = field(default_factory=list)
@@ -67,14 +67,14 @@ class TurnFindings:
     compared_at: int = -1
     """The version of our keys when the hints were compared with them."""
     we_lack: list[Ids] = field(default_factory=list)
-    """What we lack, for each list; or what the symbols of the whole range decode to, each once."""
+    """The ids that we lack, for each list of the turn; or for the symbols, as for one list."""
     asked_in_full: list[tuple[bytes, ...]] = field(default_factory=list)
     """The keys that the peer asks for in full, for each list."""
     failed: Ids | None = None
-    """What we lack and could not fetch by its id, if anything."""
+    """Ids whose events could not be fetched, if any."""
 
     def still_lacking(self, index: int) -> Ids:
-        """Return what we lack of a list, by its index, and could not fetch."""
+        """Return the ids of a list, by its index, whose events we lack and could not fetch."""
         if self.failed is None:  # the usual case
             return NO_IDS
         return self.we_lack[index][among(self.we_lack[index], self.failed)]
@@ -138,7 +138,7 @@ class Answers:
         if findings.difference is not None:
             differing = [part for part in findings.parts if part.differs]
             if differing and differing[0].lower != key_range.lower:
-                reply.agree(differing[0].lower)
+                reply.skip(differing[0].lower)
             end = END if findings.where.upper == key_range.upper else findings.where.upper
             reply.exchange(end, findings.difference.ours, findings.still_lacking(0))
         elif last.estimate is not None:
@@ -197,7 +197,7 @@ class Answers:
                 elif reply.differs(upper, body):
                     reply.narrow_down(upper)
                 else:
-                    reply.agree(upper)
+                    reply.skip(upper)
             elif say is KEYS:
                 reply.answer_list(upper, body, lists[at], findings.still_lacking(at))
             elif say is LACKING:
@@ -205,15 +205,15 @@ class Answers:
                     upper, NO_IDS, findings.still_lacking(at), findings.asked_in_full[at]
                 )
             else:
-                reply.agree(upper)
+                reply.skip(upper)
             at += say is KEYS or say is LACKING
 
     def _more_symbols(
         self, received: Message, findings: TurnFindings, last_kind: TurnKind
     ) -> Steps[tuple[Message | None, int]]:
-        """Return as many of our symbols as it takes, or None if ranges are better.
+        """Return a message with as many of our symbols as it takes, or None if ranges are better.
 
-        The number is for ranges: of gaps with up to this many keys, a list takes fewer bytes.
+        Up to how many keys a gap is then to be listed comes with it.
         """
         assert self.side.key_range is not None
         sketch = yield from self.side.keys.sums.sketch(self.side.key_range)

@@ -59,9 +59,9 @@ class CodedReply:
     right. The cuts that divide a gap come with their positions, so the fingerprints of the parts
     are differences, too. When the store may have changed, positions are forgotten.
 
-    Gaps that are agreed on are held back, to be merged. A gap with up to `most_listed` of our keys
-    is listed rather than split, `in_full` rather than by ids. `dense` says whether the differences
-    are known to lie close together.
+    Skipped gaps are held back, to be merged. A gap with up to `most_listed` of our keys is listed
+    rather than split, `in_full` rather than by ids. `dense` says whether the differences are known
+    to lie close together.
     """
 
     def __init__(
@@ -89,7 +89,8 @@ class CodedReply:
         self._next: bytes | None = None
         """The bound that was looked up last."""
         self._next_position = 0
-        self._has_agreed = False
+        self._has_skipped = False
+        """Whether the gap below the current one is skipped, and not written yet."""
         settings = side.settings
         # In reserve: one more split or list, and the fingerprint of the rest.
         reserve = (settings.fan_out + settings.list_threshold + 2) * _KEY_SIZE
@@ -106,7 +107,7 @@ class CodedReply:
 
     @property
     def is_full(self) -> bool:
-        """Whether another split may not fit. Never before something was said."""
+        """Whether another split may not fit. Never while the message has no gap."""
         return self._budget <= 0 and bool(self._gaps.uppers) and not self._messages_left
 
     def forget_position(self) -> None:
@@ -137,9 +138,9 @@ class CodedReply:
         """Whether the lower bound of the current gap belongs to it."""
         return self._at != self._range.lower
 
-    def agree(self, upper: bytes) -> None:
-        """Pass over a gap. It is written only if another one follows."""
-        self._has_agreed = True
+    def skip(self, upper: bytes) -> None:
+        """Skip a gap, on which the sides agree. It is written only if another one follows."""
+        self._has_skipped = True
         self._move_to(upper)
 
     def ask(self, upper: bytes) -> None:
@@ -168,9 +169,9 @@ class CodedReply:
             self._ask_positions([*of_parts, (upper, end)])
 
     def list_or_cut(self, upper: bytes) -> list[tuple[bytes, int]]:
-        """List the keys of a gap in full if they are few, else return what divides it.
+        """List the keys of a gap in full if they are few, else return the bounds that divide it.
 
-        That is bounds, the last of them its own, and their positions.
+        The last bound is the gap's own. Each comes with its position.
         """
         start, end = self._start(), self._position_of(upper)
         count = end - start >> COUNT_SHIFT
@@ -194,7 +195,7 @@ class CodedReply:
                 self._position, self._next, self._next_position = part.start, upper, part.end
                 self.narrow_down(upper)
             else:
-                self.agree(upper)
+                self.skip(upper)
 
     def answer_list(self, upper: bytes, keys: Body, listed: Listed, still_lacking: Ids) -> None:
         """Answer the peer's list: with what it lacks; and ask for what we lack in full."""
@@ -218,7 +219,7 @@ class CodedReply:
     ) -> None:
         """List what the peer lacks in a gap, by id and in full; ask for what we still lack."""
         if not (len(peer_lacks) or len(still_lacking) or asked_in_full):
-            self.agree(upper)
+            self.skip(upper)
             return
         self._side.count_listed(len(peer_lacks) + len(asked_in_full))
         self._list(upper, LACKING, asked_in_full, Listed(peer_lacks, still_lacking))
@@ -233,7 +234,7 @@ class CodedReply:
         elif page:
             self._list(upper, LACKING, tuple(page))
         else:
-            self.agree(upper)
+            self.skip(upper)
         self._side.count_listed(len(page))
 
     def finish(self) -> list[Message]:
@@ -245,7 +246,7 @@ class CodedReply:
         """Write the fingerprints of neighbouring parts: the upper bound and fingerprint of each."""
         gaps, upper = self._gaps, END
         for upper, of_part in parts:
-            if self._has_agreed or self._budget <= 0:
+            if self._has_skipped or self._budget <= 0:
                 self._make_room()
                 gaps = self._gaps
             gaps.append(upper, FINGERPRINT, of_part)
@@ -307,13 +308,13 @@ class CodedReply:
         self._move_to(upper)
 
     def _make_room(self) -> None:
-        """Begin another message if this one is full; write the agreed gap that is held back."""
+        """Begin another message if this one is full; write the skipped gap that is held back."""
         if self._budget <= 0 and self._gaps.uppers and self._messages_left:
             self._end_message(goes_on=True)
             self._messages_left -= 1
             self._budget = self._message_budget
-        if self._has_agreed:
-            self._has_agreed = False
+        if self._has_skipped:
+            self._has_skipped = False
             self._gaps.append(self._at, SKIP)
             self._budget -= _GAP_OVERHEAD + len(self._at)
 

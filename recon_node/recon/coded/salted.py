@@ -43,7 +43,7 @@ class SaltedFingerprints:
         if (yield from self._differs(reply, upper, theirs)):
             yield from self.narrow_down(reply, upper)
         else:
-            reply.agree(upper)
+            reply.skip(upper)
 
     def narrow_down(self, reply: CodedReply, upper: bytes) -> Steps[None]:
         """Answer a wrong fingerprint: list our keys, or write the fingerprints of equal parts."""

@@ -35,9 +35,9 @@ from recon_node.recon.keys.sha256a import COUNT_SHIFT, id_sum
 from recon_node.recon.keys.sketch import COUNTS, Sketch
 
 MAX_SKETCHES: Final = 4
-"""Sketches that a store keeps, those that were used most of late; each takes half a MB."""
+"""Maximum sketches that a store keeps: those that were used most of late. Each takes half a MB."""
 MAX_HASHES: Final = 64
-"""LtHashes that a store keeps, those that were used most of late; each takes 2 KiB."""
+"""Maximum LtHashes that a store keeps: those that were used most of late. Each takes 2 KiB."""
 _MANY_USES: Final = 64
 """Uses of a sum after which all are counted half."""
 _GROUPS: Final = 4
@@ -48,7 +48,7 @@ _BATCH: Final = 2048
 """Changes that are collected before they are added to the sums."""
 
 LOOKS: Final = 80
-"""How many times as long it takes to add a key to a sum as to look at its id, which is 10 ns."""
+"""Looks at a key that take as long as adding one to a sum. A look at its id takes 10 ns."""
 
 _KINDS: Final = (Sketch, LtHash)
 """The kinds of sums, by their numbers when they are packed."""
@@ -215,7 +215,7 @@ class KeptSums:
         done = [name for name in of_kind if self.kept[name].done]
         if not done:
             return False
-        # Of those that were used as seldom, the one used the longest ago.
+        # The one used least; of several, the one that was used the longest ago.
         del self.kept[min(done, key=lambda name: self.kept[name].uses)]
         return True
 

@@ -55,7 +55,7 @@ _LONG_PART: Final = 1024
 _LONG_CUT_SHARE: Final = 16
 """A cut of a long part moves by at most its size divided by this, if there are bounds so close."""
 _CHOICE: Final = 4
-"""Bounds that are enough to choose the shortest of them."""
+"""Maximum bounds of which the shortest is chosen."""
 _QUICK_PART: Final = 192
 """Keys from which on a quick cut is between two leaves: it takes any bound near the rank."""
 _LEAF_REACH: Final = 32
@@ -367,9 +367,9 @@ _GROUPS_PER_STEP: Final = 64
 _UNFILTERED_KEYS: Final = 2048
 """Keys up to which all are compared, without a filter."""
 _FALSE_HITS: Final = 256
-"""About how many keys in all are compared although they only look like one that is sought."""
+"""About how many keys that are not sought pass the filter."""
 _FILTER_BITS: Final = 20
-"""Most bits of an id that show which keys look like one that is sought."""
+"""Maximum bits of an id that the filter looks at."""
 
 
 class Group(NamedTuple):
