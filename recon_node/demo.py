@@ -51,8 +51,8 @@ COMMAND_LIMIT = 900.0
 cores."""
 TABLES = ("raw_events", "conclusion_events", "event_states", "stream_tips", "stream_states")
 TIPS = """
-    SELECT tip.stream_id[-12:] AS stream, cid(tip.event_cid)[-12:] AS tip, tip.events,
-        len(tip.tips) AS candidates, tip.diverged, decode(state.data)->'$.content' AS content
+    SELECT tip.stream_id[-8:] AS stream, cid(tip.event_cid)[-8:] AS tip, tip.events,
+        len(tip.tips) AS tips, tip.diverged, decode(state.data)->'$.content' AS content
     FROM stream_tips AS tip JOIN stream_states AS state USING (stream_cid)
     ORDER BY tip.events DESC, stream LIMIT 5
 """
@@ -95,7 +95,7 @@ def run(sample: Path) -> None:
     events = [parse_event(multibase.decode(car)) for car in cars]
     with tempfile.TemporaryDirectory(prefix="recon-demo-") as directory:
         testnet = Testnet(3, directory=Path(directory) / "testnet", flags=FLAGS)
-        with step("Start three nodes on this machine; node 1 is the only bootstrap address"):
+        with step("Start three nodes; node 1 is the only bootstrap address"):
             testnet.start()
         try:
             nodes = testnet.nodes
@@ -212,7 +212,7 @@ def decide_by_time(nodes: Sequence[TestnetNode]) -> list[Event]:
             first = branch = writer.update(race.id, {"n": 1})
             writer.request_anchor(race.id)
             writer.wait_until_anchored(first.event, timeout=STEP_LIMIT)
-        with step("Write other branches, until one has a lower CID and would win without times"):
+        with step("Write branches until one would win without times (a lower CID)"):
             while branch.event >= first.event:
                 branch = writer.update(race.id, {"n": branch.content["n"] + 1}, at=race.event)
         with step("Wait until node 3 has all of them, and the time of the first"):
@@ -274,9 +274,9 @@ def check_tables(tables: Path, events: Sequence[Event]) -> None:
     counts = " UNION ALL ".join(f"SELECT '{t}' AS name, count(*) AS rows FROM {t}" for t in TABLES)
     for title, sql in (("Spark's tables", counts), ("Some stream tips (CIP-145)", TIPS)):
         rows = query(sql)
-        shown = make_table(*rows[0], numbers=("rows", "events", "candidates"), title=title)
+        shown = make_table(*rows[0], numbers=("rows", "events", "tips"), title=title)
         for row in rows:
-            shown.add_row(*map(str, row.values()))
+            shown.add_row(*(v if isinstance(v, str) else json.dumps(v) for v in row.values()))
         console.print(shown)
 
 

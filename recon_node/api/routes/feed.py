@@ -165,7 +165,7 @@ class ResumeTokenBody(Body, frozen=True, rename="camel"):
 
 @endpoint("GET", "/ceramic/feed/resumeToken")
 async def get_resume_token(call: Call[Parameters]) -> ResumeTokenBody:
-    """Ask for the end of the feed."""
+    """Get the resume token at the end of the feed."""
     return ResumeTokenBody(resume_token=str(call.services.store.head))
 
 
@@ -199,7 +199,7 @@ def check_epoch(store: Store, epoch: str | None) -> None:
 
 @endpoint("GET", "/ceramic/feed/head", own=True)
 async def get_head(call: Call[HeadQuery]) -> FeedHeadBody:
-    """Ask where the feed stands.
+    """Get the head of the feed.
 
     It holds the positions in (low, head] of the log `epoch`.
     """
@@ -229,7 +229,7 @@ class FeedPositionBody(Body, frozen=True):
 
 @endpoint("GET", "/ceramic/feed/position", own=True)
 async def get_position(call: Call[PositionQuery]) -> FeedPositionBody:
-    """Ask up to which position events were delivered before a time.
+    """Find the position up to which events were delivered before a time.
 
     400 if an earlier version delivered events around that time, and did not note when.
     """
@@ -364,7 +364,7 @@ class FeedHashBody(Body, frozen=True):
 
 @endpoint("GET", "/ceramic/feed/sha256a", errors=(410,), own=True)
 async def get_feed_hash(call: Call[HashQuery]) -> FeedHashBody:
-    """Ask for the Sha256a of the feed's events, and of parts of them, to compare a copy.
+    """Get the Sha256a of the feed's events, and of parts of them, to compare a copy.
 
     Takes about 3 s for a million events; 400 if they have more than 10,000 parts.
     """

@@ -76,7 +76,7 @@ class KuboIdBody(Body, frozen=True, rename="pascal"):
 
 @endpoint("POST", "/api/v0/id", need="read", errors=(400,))
 async def post_id(call: Call[PeerIdQuery]) -> KuboIdBody:
-    """Ask who a node is."""
+    """Get the identity of a node."""
     peers, wanted = network_side(call.services), call.parameters.arg
     if wanted is None or wanted == peers.peer_id:
         addresses, protocols = with_peer_id(peers.addresses, peers.peer_id), sorted(peers.protocols)
@@ -106,7 +106,7 @@ class KuboVersionBody(Body, frozen=True, rename="pascal"):
 
 @endpoint("POST", "/api/v0/version", need="read")
 async def post_kubo_version(call: Call[Parameters]) -> KuboVersionBody:
-    """Ask for the node's version."""
+    """Get the node's version."""
     system = f"{platform.machine()}/{platform.system().lower()}"
     return KuboVersionBody(commit="", system=system, version=__version__)
 
@@ -297,7 +297,7 @@ class BlockStatBody(Body, frozen=True, rename="pascal"):
 
 @endpoint("POST", "/api/v0/block/stat", need="read")
 async def post_block_stat(call: Call[BlockQuery]) -> BlockStatBody:
-    """Ask for the size of a block."""
+    """Get the size of a block."""
     block = await _block(call.services.store, call.parameters.arg)
     return BlockStatBody(key=str(call.parameters.arg), size=len(block))
 
@@ -335,7 +335,7 @@ class DagResolveBody(Body, frozen=True, rename="pascal"):
 
 @endpoint("POST", "/api/v0/dag/resolve", need="read")
 async def post_dag_resolve(call: Call[PathQuery]) -> DagResolveBody:
-    """Ask in which block a path ends."""
+    """Find the block in which a path ends."""
     node = await _resolve(call.services, call.parameters.arg)
     return DagResolveBody(cid=KuboLinkBody(cid=str(node.cid)), rem_path="/".join(node.rest))
 

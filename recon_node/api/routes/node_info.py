@@ -31,7 +31,7 @@ _TRANSFERS = 50
 
 @endpoint("GET", "/ceramic/liveness", Answer("It is."), need="open")
 async def get_liveness(call: Call[Parameters]) -> Response:
-    """Ask whether the node is alive.
+    """Check that the node is alive.
 
     It is as long as it can answer at all: 200 with an empty body.
     """
@@ -46,7 +46,7 @@ class VersionBody(Body, frozen=True):
 
 
 async def version(call: Call[Parameters]) -> VersionBody:
-    """Ask for the node's version."""
+    """Get the node's version."""
     return VersionBody(version=__version__)
 
 
@@ -63,7 +63,7 @@ class NetworkInfoBody(Body, frozen=True):
 
 @endpoint("GET", "/ceramic/config/network")
 async def get_network(call: Call[Parameters]) -> NetworkInfoBody:
-    """Ask for the node's network."""
+    """Get the node's network."""
     return NetworkInfoBody(name=call.services.store.network.name)
 
 
@@ -269,7 +269,7 @@ class ReconStateBody(Body, frozen=True, kw_only=True):
 
 @endpoint("GET", "/ceramic/recon", own=True)
 async def get_recon(call: Call[Parameters]) -> ReconStateBody:
-    """Ask what the node holds, whom it knows and how its latest syncs went."""
+    """Get the state of the node: its events, its peers and its latest syncs."""
     store, peers, anchoring = call.services.store, call.services.peers, call.services.anchoring
     summary, disk, wanted = store.keys.summarize(), store.disk, store.wanted
     of_network: dict[str, Any] = {"syncs": (), "transfers": ()}

@@ -142,7 +142,7 @@ class StreamPreviewBody(Body, frozen=True):
 
 @endpoint("GET", "/ceramic/streams/{stream_id}/preview", errors=(404,), own=True)
 async def get_stream_preview(call: Call[StreamPath]) -> StreamPreviewBody:
-    """Read a stream in a line, for lists."""
+    """Read the beginning of a stream's content, for lists."""
     return await compute_named(call, _preview)
 
 

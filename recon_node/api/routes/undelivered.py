@@ -50,7 +50,7 @@ class UndeliveredBody(Body, frozen=True):
 
 @endpoint("GET", "/ceramic/undelivered", own=True)
 async def get_undelivered(call: Call[Parameters]) -> UndeliveredBody:
-    """Ask how much the feed does not have."""
+    """Count the events that are not in the feed."""
     hindrances = await call.services.store.reader.hindrances()
     provided = _provided(call.services)
     chains = [
@@ -198,7 +198,7 @@ class UnprocessedBody(Body, frozen=True):
 
 @endpoint("GET", "/ceramic/unprocessed", own=True)
 async def get_unprocessed(call: Call[Parameters]) -> UnprocessedBody:
-    """List the streams of which nothing is computed."""
+    """List the streams that are set aside, so that nothing is computed of them."""
     aside = call.services.evaluation.aside
     streams = [
         UnprocessedStreamBody(*stream.subject, stream.events, stream.reason, stream.since)

@@ -174,7 +174,7 @@ class EventAnchorBody(Body, frozen=True):
 
 @endpoint("GET", "/ceramic/anchors", own=True)
 async def get_anchors(call: Call[Parameters]) -> AnchoringBody:
-    """Ask how anchoring stands."""
+    """Get the state of anchoring."""
     anchoring = call.services.anchoring
     if anchoring is None:
         return AnchoringBody(authority="off")
@@ -204,12 +204,12 @@ async def get_anchors(call: Call[Parameters]) -> AnchoringBody:
 @endpoint(
     "POST",
     "/ceramic/anchors/now",
-    Answer("A tree will be built of what waits.", status=202),
+    Answer("A tree will be built of the waiting events.", status=202),
     errors=(409,),
     own=True,
 )
 async def post_anchors_now(call: Call[Parameters]) -> Response:
-    """Anchor what waits, once no other tree is under way."""
+    """Anchor the waiting events, once no other tree is under way."""
     anchoring_of(call.services).anchor_now()
     return Response(status_code=HTTPStatus.ACCEPTED)
 
@@ -227,7 +227,7 @@ async def get_anchor_requests(call: Call[RequestsQuery]) -> AnchorRequestsBody:
 
 @endpoint("GET", "/ceramic/anchors/events/{event_id}", errors=(404,), own=True)
 async def get_event_anchor(call: Call[EventPath]) -> EventAnchorBody:
-    """Ask when an event was anchored: itself, or through a later event that covers it."""
+    """Find when an event was anchored: itself, or through a later event that covers it."""
     services, cid = call.services, call.parameters.event_id
     init = await services.store.reader.stream_of(cid)
     if init is None:
@@ -455,7 +455,7 @@ async def post_request(call: Call[Parameters]) -> Response:
 async def get_request(
     call: Call[AnchorRequestPath],
 ) -> Annotated[Response, AnchorServiceStatusBody]:
-    """Ask how far a request for an anchor has come."""
+    """Get the state of a request for an anchor."""
     anchoring, cid = _served(call), call.parameters.cid
     request = await anchoring.find(cid, call.parameters.stream_id)
     if request is None:
@@ -465,7 +465,7 @@ async def get_request(
 
 @endpoint("GET", "/api/v0/service-info/supported_chains", errors=(404, 409), own=True)
 async def get_supported_chains(call: Call[Parameters]) -> SupportedChainsBody:
-    """Ask on which chain requests are anchored."""
+    """Get the chain on which requests are anchored."""
     return SupportedChainsBody(supported_chains=[_served(call).settings.chain_id])
 
 

@@ -108,7 +108,7 @@ class DagStateBody(Body, frozen=True):
 
 @endpoint("GET", "/ceramic/dag/{cid}", own=True)
 async def get_dag(call: Call[RootPath]) -> Annotated[Response, DagStateBody]:
-    """Ask how much of a DAG the node has."""
+    """Get how complete a DAG is at this node."""
     state = await dag_side(call.services).state(call.parameters.cid)
     return await call.services.in_thread(lambda: reply(DagStateBody.of_object(state)))
 
@@ -235,7 +235,7 @@ class DagContainsBody(Body, frozen=True):
 
 @endpoint("GET", "/ceramic/dag/{cid}/contained/{replica}", own=True)
 async def get_contains(call: Call[ReplicaPath]) -> DagContainsBody:
-    """Ask whether the DAG that a replica describes contains a block."""
+    """Check whether the DAG that a replica describes contains a block."""
     replica, cid = call.parameters.replica, call.parameters.cid
     return DagContainsBody.of_object(await dag_side(call.services).contains(replica, cid))
 
@@ -285,7 +285,7 @@ class DagPublicationBody(Body, frozen=True):
 
 @endpoint("GET", "/ceramic/dag/publish/{did}", own=True)
 async def get_publication(call: Call[IdentifierPath]) -> Annotated[Response, DagPublicationBody]:
-    """Ask what is published under an identifier."""
+    """Get what is published under an identifier."""
     publication = await dag_side(call.services).resolve(call.parameters.did)
     return await call.services.in_thread(partial(_render_publication, publication))
 
@@ -360,7 +360,7 @@ class DagListBody(Body, frozen=True):
 
 @endpoint("GET", "/ceramic/dag", own=True)
 async def get_dags(call: Call[SubjectsQuery]) -> DagListBody:
-    """List the DAGs of which something is here."""
+    """List the DAGs that the node has, in part or as a whole."""
     query = call.parameters
     listed = await dag_side(call.services).dags(query.after, query.size + 1)
     dags = ListedDagBody.of_objects(listed[: query.size])

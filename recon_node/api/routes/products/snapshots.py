@@ -107,7 +107,7 @@ async def post_snapshot_sync(call: Call[Parameters]) -> Response:
 
 @endpoint("GET", "/ceramic/snapshots/sync", errors=(404, 503), own=True)
 async def get_snapshot_sync(call: Call[Parameters]) -> SyncBody:
-    """Ask how the sync from snapshots is getting on, or how the latest one ended."""
+    """Get the progress of the sync from snapshots, or the outcome of the latest one."""
     report = _side(call.services).latest
     if report is None:
         text = "this node has not synced from snapshots since it started"
