@@ -255,7 +255,7 @@ def changes(tables: Location, name: str, since: str | None, checkpoint: Path | N
       spark-sink changes --tables ./tables raw_events --since eyJ0YWJsZSI6...
     """
     from spark_sink.query.changes import Changes, Token
-    from spark_sink.query.show import show, to_json
+    from spark_sink.query.show import as_dicts, show, to_json
 
     if since is not None and checkpoint is not None:
         raise click.UsageError("use --since or --checkpoint, not both")
@@ -265,7 +265,7 @@ def changes(tables: Location, name: str, since: str | None, checkpoint: Path | N
     for kind, rows in change_feed.rows():
         if kind == "reset":
             echo(to_json({"reset": True}))
-        for row in rows.to_pylist():
+        for row in as_dicts(rows):
             echo(to_json({"row": show(row)}))
     echo(to_json({"token": str(change_feed.token)}))
     sys.stdout.flush()

@@ -30,7 +30,7 @@ from recon_node.ipld import CID
 from spark_sink.errors import SinkError
 from spark_sink.export.following import Since, Taken, TargetUnreachableError
 from spark_sink.query.changes import Token
-from spark_sink.query.show import show, to_json
+from spark_sink.query.show import as_dicts, show, to_json
 
 _POSITIONS: Final = "positions"
 _BROKER_TIMEOUT: Final = 30.0
@@ -68,7 +68,7 @@ class Kafka:
             producer.begin_transaction()
             rows = 0
             for _, changed in changes.rows():
-                for row in changed.to_pylist():
+                for row in as_dicts(changed):
                     self._send(producer, topic, str(CID(row["stream_cid"])), self._text(row))
                 rows += changed.num_rows
             self._send(producer, self._topic(_POSITIONS), name, str(changes.token))

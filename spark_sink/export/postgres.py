@@ -33,7 +33,7 @@ from recon_node.ipld import CID
 from spark_sink.errors import SinkError, one_line
 from spark_sink.export.following import Since, Taken, TargetUnreachableError
 from spark_sink.query.changes import Token
-from spark_sink.query.show import show, to_json
+from spark_sink.query.show import as_dicts, show, to_json
 from spark_sink.schema import TableSpec
 
 _POSITIONS: Final = "spark_sink_positions"
@@ -177,7 +177,7 @@ class Postgres:
             if kind == "reset":
                 copy.begin_anew()
             for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
-                copy.write(rows.slice(start, _ROWS_AT_ONCE).to_pylist())
+                copy.write(as_dicts(rows.slice(start, _ROWS_AT_ONCE)))
         copy.end()
         now = changes.token
         update = SQL("UPDATE {} SET token = %s, position = %s, columns = %s WHERE name = %s")
@@ -362,7 +362,7 @@ def _columns(spec: TableSpec) -> list[_Column]:
 
 def _kind(field: pa.Field) -> tuple[str, Callable[[Any], Any]]:
     """Return the type of a column in PostgreSQL, and what converts its values."""
-    if field.name == _DATA:
+    if field.name == _DATA and pa.types.is_binary(field.type):  # in a view, it may be a field
         return "jsonb", _optional(lambda data: _without_nul(data.decode()))
     if pa.types.is_binary(field.type) and field.name in _BYTES:
         return "bytea", lambda value: value

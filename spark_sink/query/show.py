@@ -1,17 +1,28 @@
 """Values of the tables as text and as JSON."""
 
+from __future__ import annotations
+
 import json
 import math
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recon_node.base.terminal import shown
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, CidError
 from recon_node.streams.json_values import BudgetError, measure
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _MAX_EXPONENT = 400
 """Of a decimal; floats go up to 308. Databases refuse larger ones."""
+
+
+def as_dicts(rows: pa.Table) -> list[dict[str, Any]]:
+    """Return rows by the names of their columns; maps are dicts, also if they are empty."""
+    dicts: list[dict[str, Any]] = rows.to_pylist(maps_as_pydicts="lossy")
+    return dicts
 
 
 def show(value: Any) -> Any:

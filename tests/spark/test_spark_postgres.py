@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from spark_helpers import EPOCH, feed_rows, filled, printed, read_on, told
 from spark_oracle import table_rows
-from spark_samples import document, scenario
+from spark_samples import KEY, document, scenario
 from support import forking
 from support.postgres_server import Server, server
-from test_spark_views import OF, history
+from test_spark_views import DEFINITION, OF, history
 
+from recon_node.ceramic.builder import model_event
 from recon_node.ipld import CID
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables.tables import Tables
@@ -115,6 +116,23 @@ def test_a_view_is_followed_with_its_columns(database: Server, tmp_path: Path) -
     assert database.ask("SELECT 1 FROM pg_indexes WHERE indexname = 'mine'") == [(1,)]
     joined = f"SELECT count(*) FROM {SCHEMA}.posts JOIN {SCHEMA}.stream_states USING (stream_cid)"
     assert database.ask(joined) == [(4,)]
+
+
+def test_fields_of_a_model_may_have_the_names_of_columns_of_tables(
+    database: Server, tmp_path: Path
+) -> None:
+    """What those columns hold, these do not; and a map without members is one."""
+    fields = {"data": "text", "event_id": "7", "car": "red", "xmin": "1", "map": {}}
+    kinds: dict[str, Any] = {name: {"type": "string"} for name in fields}
+    kinds["map"] = {"type": "object", "additionalProperties": {"type": "string"}}
+    schema = {"type": "object", "properties": kinds, "additionalProperties": False}
+    model = model_event(KEY, {**DEFINITION, "schema": schema, "relations": {}})
+    post = document(model.stream_id(), fields, b"post")
+    filled(tmp_path, feed_rows([model, post]), names=["stream_states"])
+    told("view", "create", model.stream_id(), "--as", "posts", "--tables", tmp_path)
+    exported(database, tmp_path)
+    sql = f"SELECT data, event_id, car, xmin_, map FROM {SCHEMA}.posts"
+    assert database.ask(sql) == [tuple(fields.values())]
 
 
 def test_all_rows_come_again_where_changes_are_gone(database: Server, tmp_path: Path) -> None:
