@@ -151,7 +151,7 @@ class Derivation:
         is_short = (
             upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
         )
-        portion = self._computer.compute(step, touched) if is_short else self._long(step)
+        portion = self._computer.compute(step, touched) if is_short else self._in_workers(step)
         if after and (portion.arrived or portion.changed):
             self._recompute_documents(step, portion, touched)
         for name in names:
@@ -162,11 +162,12 @@ class Derivation:
         self._tables.clear_staging()
         return portion.streams
 
-    def _long(self, step: Step) -> Portion:
+    def _in_workers(self, step: Step) -> Portion:
+        """Compute all streams of a step, a partition each."""
         self._computer.close()  # for its memory
-        rewritten = {name: self._tables.scratch_stager(name) for name in step.names}
-        stagers = {**rewritten, **step.stagers}
-        whole = replace(step, stagers=stagers, rewritten=rewritten, is_divided=True)
+        scratch = {name: self._tables.scratch_stager(name) for name in step.names}
+        stagers = {**scratch, **step.stagers}
+        whole = replace(step, stagers=stagers, revised_stagers=scratch, is_divided=True)
         portion = Portion()
         work = partial(compute_partition, whole, self._workers.child_command)
         for of_partition in self._workers.map(work, range(PARTITIONS)):

@@ -62,7 +62,7 @@ class Step:
 
     Attributes:
         stagers: of the tables whose rows the worker writes to files.
-        rewritten: stagers for earlier rows that change because a model did.
+        revised_stagers: for earlier rows, which may change because a model did.
         is_divided: whether a worker computes only some of the streams that get events.
         set_aside: streams to leave out.
         retried: streams that another version of this software had set aside.
@@ -73,7 +73,7 @@ class Step:
     after: int
     upto: int
     stagers: Mapping[str, Stager] = field(default_factory=dict)
-    rewritten: Mapping[str, Stager] = field(default_factory=dict)
+    revised_stagers: Mapping[str, Stager] = field(default_factory=dict)
     is_divided: bool = False
     set_aside: frozenset[bytes] = frozenset()
     retried: frozenset[bytes] = frozenset()
@@ -134,7 +134,7 @@ class Computer:
         streams = [cid for cid in streams if cid not in step.set_aside]
         # Of a divided step, other workers see the events of some models.
         after = step.upto if step.is_divided else step.after
-        self._models.move(step.raw, after, step.upto, streams, step.set_aside)
+        self._models.begin_step(step.raw, after, step.upto, streams, step.set_aside)
         work = _Work(step, self._models, self._summaries)
         whole = work.add_from_summaries(streams)
         left_out = len(whole)
@@ -195,7 +195,8 @@ class _Work:
         self._rows = {n: _Rows(TABLES[n], step.stagers.get(n)) for n in step.names}
         self._event_tables = {n for n in step.names if TABLES[n].rows_are_events}
         self._revised = {
-            n: _Rows(TABLES[n], step.rewritten.get(n)) for n in NEED_MODELS.intersection(step.names)
+            n: _Rows(TABLES[n], step.revised_stagers.get(n))
+            for n in NEED_MODELS.intersection(step.names)
         }
 
     def add_from_summaries(self, streams: Sequence[bytes]) -> list[bytes]:
@@ -440,7 +441,7 @@ class Models:
         self._set_aside: Collection[bytes] = ()
         self._models: dict[bytes, _Model] = {}
 
-    def move(
+    def begin_step(
         self,
         raw: RawFiles,
         after: int,
@@ -448,12 +449,12 @@ class Models:
         touched: Collection[bytes],
         set_aside: Collection[bytes] = (),
     ) -> None:
-        """Continue with a step.
+        """Go on to a step.
 
         Args:
             raw: the events.
             after: up to where models of the step before are still right, but for `touched`.
-            upto: where this one ends.
+            upto: where the step ends.
             touched: the streams that get events between.
             set_aside: streams that are not read; so are their documents.
         """
