@@ -1,4 +1,4 @@
-"""Computes what is asked of streams in processes of their own, which may be killed.
+"""Computes states and the like of streams in processes of their own, which may be killed.
 
 What is computed of a stream is paid for by its events (`streams/json_values.py`), so it ends.
 But it may take seconds, and would hold the interpreter for as long. So it runs in processes that
@@ -185,7 +185,7 @@ class Evaluation:
         await self._processes.close()
 
     async def _call(self, subject: Subject, function: Callable[[], T]) -> T:
-        request, size = await self._in_thread(partial(_packed, function))
+        request, size = await self._in_thread(partial(_pickled, function))
         if size > LARGE:
             self._begin_long(subject, trio.lowlevel.current_task())
         if self._count:
@@ -200,7 +200,7 @@ class Evaluation:
                     raise value
                 result: T = value
                 return result
-        return await self._in_thread(partial(_copied, request))
+        return await self._in_thread(partial(_call_pickled, request))
 
     async def _ask(self, subject: Subject, request: bytes) -> bytes:
         """Ask a process; raise `_TakesLongError` if it takes long while another one does."""
@@ -270,15 +270,15 @@ async def open_evaluation() -> AsyncIterator[Evaluation]:
             await evaluation.close()
 
 
-def _packed(function: Callable[[], object]) -> tuple[bytes, int]:
-    """Pickle a function with all that it takes along; say how much memory that takes, decoded."""
+def _pickled(function: Callable[[], object]) -> tuple[bytes, int]:
+    """Return a pickled function, and how many bytes it may take in memory once it is decoded."""
     packed = pickle.dumps(function)
     heads = len(packed) - len(packed.translate(None, _HEADS))
     return packed, len(packed) + _DECODED * heads
 
 
-def _copied(function: bytes) -> Any:
-    """Call a function with what it is called with in another process."""
+def _call_pickled(function: bytes) -> Any:
+    """Call a pickled function: it gets copies of its arguments, as in another process."""
     return pickle.loads(function)()
 
 

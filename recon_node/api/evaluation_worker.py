@@ -1,7 +1,7 @@
-"""A process that computes things of streams: it is asked with pickled functions.
+"""A process that computes states and the like of streams: its requests are pickled functions.
 
-It answers with a pickled pair: whether that went well, and the result or the error. Its memory is
-limited; when it is at an end, so is the process.
+It answers with a pickled pair: whether the call succeeded, and its result or error. Its memory is
+limited; when it is used up, the process ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import recon_node.api.routes.stream_events  # noqa: F401  # what is asked for, before it is
+import recon_node.api.routes.stream_events  # noqa: F401  # before the first request needs it
 from recon_node.processes.process import answer_requests
 
 MEMORY: Final = 2 * 1024**3

@@ -190,7 +190,7 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> tuple[int, str, dict[str, str]] | None:
         method = scope["method"]
-        if self._access.rate_limit and (wait := self._wait_of(scope)):
+        if self._access.rate_limit and (wait := self._charge(scope)):
             return (
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"more than {self._access.rate_limit:g} requests a second: wait a moment",
@@ -229,8 +229,8 @@ class Guard:
             return False
         return not _is_own_page(origin, header_of(scope, b"host"))
 
-    def _wait_of(self, scope: Scope) -> float:
-        """Take a request from the client's bucket, or return the seconds until one is there."""
+    def _charge(self, scope: Scope) -> float:
+        """Charge the client for a request; if it has to wait, return the seconds instead."""
         client = client_of(scope["client"][0] if scope.get("client") else None)
         if client is None:
             return 0.0
@@ -391,14 +391,14 @@ class _Bounded:
             if len(content) > limit:
                 raise _BodyTooLongError
             if len(content) > SMALL_BODY and self._body_slot is None:
-                self._body_slot = await self._take_room(declared or limit)
+                self._body_slot = await self._take_body_slot(declared or limit)
             if self._body_slot is not None:
                 self._body_slot.use(busy=is_whole)
             if is_whole:
                 return bytes(content)
 
-    async def _take_room(self, size: int) -> Slot:
-        """Wait until there is room for a body of some size."""
+    async def _take_body_slot(self, size: int) -> Slot:
+        """Take a slot for a body of some size; wait for one."""
         bodies = self._bound.bodies
         while True:
             slot = bodies.take(self._address, self._give_way, size=size, busy=False)
@@ -415,7 +415,7 @@ class _Bounded:
         if size <= SMALL_ANSWER:
             await self._send_part(message)
             return
-        slot = await self._slot_of(size)
+        slot = await self._take_answer_slot(size)
         try:
             await self._send_part(message, slot)
         finally:
@@ -440,7 +440,7 @@ class _Bounded:
         if is_large:
             self._size = LARGE_PIECE if trio.current_time() - begun < QUICK else PIECE
 
-    async def _slot_of(self, size: int) -> Slot:
+    async def _take_answer_slot(self, size: int) -> Slot:
         """Take a slot for a part of the answer; wait for one, if not too many others do."""
         bound = self._bound
         if bound.waiting + size > bound.answers.limit:

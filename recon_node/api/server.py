@@ -620,9 +620,7 @@ class AnswerWriter:
         self.is_complete = is_last
         if not self._has_body:
             return b""
-        if self._left is not None:
-            return data
-        if self._is_old:
+        if self._left is not None or self._is_old:
             return data
         chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
         return chunk + b"0\r\n\r\n" if is_last else chunk

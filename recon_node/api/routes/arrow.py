@@ -38,7 +38,7 @@ from recon_node.api.models import (
     parsed_by,
 )
 from recon_node.api.routes.feed import check_epoch
-from recon_node.api.routes.listings import Given, read_given_stream
+from recon_node.api.routes.listings import FilterText, read_stream_filter
 from recon_node.ceramic import Shard, StreamId
 from recon_node.ipld import CID, CidError, read_cid
 from recon_node.store import FeedColumns, FeedFilter, Store
@@ -99,13 +99,13 @@ class ArrowQuery(ColumnsQuery, frozen=True, rename="camel"):
     """Positions up to and including this one; the feed's head by default."""
     epoch: str | None = None
     """The log that the positions belong to: 410 when it is another."""
-    sort_key: Given | None = None
+    sort_key: FilterText | None = None
     """Only rows of streams with this sort key, such as `model`."""
-    sort_value: Given | None = None
+    sort_value: FilterText | None = None
     """Only with this sort value: text; a StreamID in base36, `k...`."""
-    controller: Given | None = None
+    controller: FilterText | None = None
     """Only with this controller, a DID."""
-    stream_id: Annotated[StreamId, parsed_by(read_given_stream, "streamId: ")] | None = None
+    stream_id: Annotated[StreamId, parsed_by(read_stream_filter, "streamId: ")] | None = None
     """Only of this stream, as multibase text."""
     controllers: Annotated[Shard, parsed_by(Shard.parse, "controllers: ")] | None = None
     """Only of controllers in this shard: `1/4`, or `00..3f`."""

@@ -6,10 +6,10 @@ increasing, so a resume token is simply the position of the last event that a cl
 `wait`, which a ceramic-one node does not know, turns the first and the last into long polls: if
 there is nothing new, the answer comes as soon as there is, or after that many seconds.
 
-/ceramic/feed/sha256a is the hash of the feed's events, for those who compare a copy. The
-hash of the node's keys (`sha256a` of /ceramic/recon) has events that are not delivered yet, and
-changes with each that comes. This one is of the events up to a position, and of parts of them: so a
-copy finds where it differs as Recon does, by asking for the parts of parts that differ.
+/ceramic/feed/sha256a is the hash of the feed's events up to a position, and of parts of them. So a
+copy of the feed finds where it differs as Recon does, by asking for the parts of parts that differ.
+The hash of the node's keys (`sha256a` of /ceramic/recon) does not serve for that: it includes
+undelivered events, and changes with each event that arrives.
 """
 
 from __future__ import annotations

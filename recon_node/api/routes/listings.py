@@ -67,31 +67,31 @@ class PageBody(Body, frozen=True):
     """What `after` is for the following page; null: this is the last one."""
 
 
-def _read_given(text: str) -> str:
+def _read_filter(text: str) -> str:
     if not text:
         raise UnfitError("{name} cannot be empty: leave it out, to take them all")
     return text
 
 
-def read_given_stream(text: str) -> StreamId:
+def read_stream_filter(text: str) -> StreamId:
     """Read a filter by stream; raises `UnfitError` if it is empty."""
-    return StreamId.parse(_read_given(text))
+    return StreamId.parse(_read_filter(text))
 
 
-Given = Annotated[str, Parsed(_read_given)]
+FilterText = Annotated[str, Parsed(_read_filter)]
 """A filter, which is not empty."""
 
 
 class StreamsQuery(PageQuery, frozen=True, rename="camel"):
     """Which streams to list."""
 
-    model: Annotated[StreamId, parsed_by(read_given_stream, "model: ")] | None = None
+    model: Annotated[StreamId, parsed_by(read_stream_filter, "model: ")] | None = None
     """Only documents of this model, a StreamID."""
-    sort_key: Given | None = None
+    sort_key: FilterText | None = None
     """Only streams with this sort key; needs `sortValue`."""
-    sort_value: Given | None = None
+    sort_value: FilterText | None = None
     """Only with this sort value: text; a StreamID in base36, `k...`. Needs `sortKey`."""
-    controller: Given | None = None
+    controller: FilterText | None = None
     """Only with this controller, a DID."""
     where: list[str] = []
     """Only documents in whose content at the tip a field holds just this text: `FIELD=TEXT`, such

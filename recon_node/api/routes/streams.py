@@ -51,10 +51,10 @@ from recon_node.streams import (
 T = TypeVar("T")
 
 
-class InTime:
-    """Raises `ApiError` when what is computed takes too long.
+class Deadline:
+    """Raises `ApiError` when computing takes too long.
 
-    In another process, time begins anew.
+    In another process, it begins anew.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -62,10 +62,10 @@ class InTime:
         self._deadline = time.monotonic() + seconds
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return InTime, (self._seconds,)
+        return Deadline, (self._seconds,)
 
     def __call__(self) -> None:
-        """Check the time."""
+        """Raise `ApiError` 400 if the time is over."""
         if time.monotonic() > self._deadline:
             raise bad_request(
                 "the state of the stream takes too long to compute on request: it has too many "
@@ -192,14 +192,14 @@ class Delivered:
         """Bytes of its statements."""
         return sum(len(event.car) for event in self.statements.events)
 
-    def stream(self, in_time: InTime, model: Delivered | None = None) -> Stream:
+    def stream(self, deadline: Deadline, model: Delivered | None = None) -> Stream:
         """The stream, with what its model defines."""
         times = {cid: row.block_time for cid, row in self.rows.items()}
         known = {cid: time for cid, time in times.items() if time is not None}
-        stream = Stream(self.statements, known, self.faults, on_event=in_time)
+        stream = Stream(self.statements, known, self.faults, on_event=deadline)
         if model is None:
             return stream
-        return stream.with_definitions(define(model.stream(in_time), stream.versions))
+        return stream.with_definitions(define(model.stream(deadline), stream.versions))
 
 
 async def compute_named(call: Call[StreamPath], function: Callable[[Stream], T]) -> T:
@@ -225,7 +225,7 @@ async def compute(
     """
 
     async def attempt() -> T:
-        most, in_time = services.limits.stream_events, InTime(services.limits.stream_seconds)
+        most, deadline = services.limits.stream_events, Deadline(services.limits.stream_seconds)
         delivered = await read_delivered(services, init, most)
         other = None if delivered is None else delivered.events[0].stream_id()
         if delivered is None or stream_id not in (None, other):
@@ -233,7 +233,7 @@ async def compute(
         header, of_model = delivered.events[0].header, None
         if header and header.model and header.stream_type is not StreamType.MODEL:
             of_model = await read_delivered(services, header.model.cid, most)
-        job = partial(_run, function, delivered, of_model, in_time)
+        job = partial(_run, function, delivered, of_model, deadline)
         size = delivered.size + (of_model.size if of_model else 0)
         events = len(delivered.statements.events)
         return await services.evaluation.of_stream(Subject(init), events, job, size)
@@ -242,9 +242,12 @@ async def compute(
 
 
 def _run(
-    function: Callable[[Stream], T], delivered: Delivered, model: Delivered | None, in_time: InTime
+    function: Callable[[Stream], T],
+    delivered: Delivered,
+    model: Delivered | None,
+    deadline: Deadline,
 ) -> T:
-    return function(delivered.stream(in_time, model))
+    return function(delivered.stream(deadline, model))
 
 
 async def read_delivered(
@@ -257,20 +260,20 @@ async def read_delivered(
             allow; or it takes too long to read them.
     """
     reader, limits = services.store.reader, services.limits
-    in_time = InTime(limits.stream_seconds)
+    deadline = Deadline(limits.stream_seconds)
     max_bytes = limits.stream_bytes if max_bytes is None else max_bytes
     # Anybody can make a second event of each signature by ECDSA: hence twice as many.
     rows: list[FeedRow | TimeRow] = [*await reader.signed_events(init, 2 * most + 1, 2 * max_bytes)]
     if not rows:
         return None
     rows += await reader.time_statements(init, most + 1)
-    events = await services.in_long_thread(partial(_parse, init, rows, in_time))
+    events = await services.in_long_thread(partial(_parse, init, rows, deadline))
     known = {event.cid for event in events}
     named = {prev for event in events for prev in event.prevs} - known
     if named:
         copies = [row for row in await reader.time_events(named) if row.event_cid not in known]
         rows += copies
-        events += _parse(init, copies, in_time)
+        events += _parse(init, copies, deadline)
     by_cid = {row.event_cid: row for row in rows}
     events.sort(key=lambda event: _position(by_cid[event.cid]))
     delivered = Delivered(events, by_cid, statements_of(()))
@@ -284,11 +287,11 @@ async def read_delivered(
     return delivered
 
 
-def _parse(init: CID, rows: Sequence[FeedRow | TimeRow], in_time: InTime) -> list[Event]:
+def _parse(init: CID, rows: Sequence[FeedRow | TimeRow], deadline: Deadline) -> list[Event]:
     size = sum(len(row.car) for row in rows if isinstance(row, FeedRow))
     events = []
     for row in rows:
-        in_time()
+        deadline()
         event = event_of(init, row)
         events.append(event if size <= MAX_DECODED else event.lazily())
     return events

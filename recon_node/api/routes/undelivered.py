@@ -1,11 +1,10 @@
 """GET /ceramic/undelivered...: which events the feed does not have, and why. GET
-/ceramic/unprocessed: of which streams nothing is computed, and why.
+/ceramic/unprocessed: which streams are set aside, and why.
 
-An event *waits* while something that it builds on is missing, or if it is badly signed, until a
-valid data event covers it; it is *pending* until the anchor of a
-time event is looked up, its own or one that it builds on; it is *refused* for good if it is wrong.
-What was refused before it got an EventId (by this node's own clients, say, or by the write policy)
-was answered at once, and is not kept.
+An event *waits* while something that it builds on is missing or waits; a badly signed one, until a
+valid data event covers it. It is *pending* until an anchor is looked up: its own, or that of a time
+event below it. It is *refused* for good if it is wrong. Refusals of events without an EventId (from
+this node's own clients) and by the write policy are answered at once, and not kept.
 """
 
 from __future__ import annotations

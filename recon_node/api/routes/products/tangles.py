@@ -32,7 +32,13 @@ from recon_node.api.models import (
     text_of,
 )
 from recon_node.api.routes.listings import MAX_PAGE
-from recon_node.api.routes.streams import Delivered, InTime, define, read_delivered, read_stream_id
+from recon_node.api.routes.streams import (
+    Deadline,
+    Delivered,
+    define,
+    read_delivered,
+    read_stream_id,
+)
 from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.draw.layout import fold_runs, lay_out, short_name
 from recon_node.draw.svg import draw_svg
@@ -318,8 +324,8 @@ class _Models:
     def errors(self, event: Event) -> tuple[str, ...]:
         """Why the model of a message rejects its init event, or cannot be asked."""
         assert event.header is not None
-        in_time, model = InTime(_SECONDS_EACH), event.header.model
-        stream = Stream(statements_of([event]), {}, {}, on_event=in_time)
+        deadline, model = Deadline(_SECONDS_EACH), event.header.model
+        stream = Stream(statements_of([event]), {}, {}, on_event=deadline)
         try:
             if model is not None:
                 stream = stream.with_definitions(self._define(model.cid, stream.versions))
@@ -341,7 +347,7 @@ class _Models:
             try:
                 if isinstance(delivered, str):
                     raise bad_request(delivered)
-                known = delivered.stream(InTime(_SECONDS_EACH))
+                known = delivered.stream(Deadline(_SECONDS_EACH))
                 known.states.all()
             except ApiError as error:
                 known = str(error)
