@@ -6,6 +6,7 @@ exception. `run.spark_session.translate` finds it there by its class name, so su
 """
 
 import re
+from textwrap import shorten
 from typing import Final, Literal, Protocol
 
 INSTALL: Final = (
@@ -71,8 +72,12 @@ _STORE_FAULTS: Final = (
 _MAX_TEXT: Final = 2_000
 """Characters of a `RequestError`: longer messages would not fit into the trailers of an HTTP/2
 response."""
+_MAX_REASON: Final = 300
+"""Characters of what delta-rs says about a table's log: it can be a page of its own records."""
 # delta-rs draws the causes of an error as a tree.
 _COLORS: Final = re.compile("\x1b\\[[0-9;]*m|↳")
+# Of a stack of Rust's functions, at the end of an error, with RUST_BACKTRACE.
+_STACK: Final = re.compile(r"\n +0: .*", re.DOTALL)
 
 Code = Literal[
     "INVALID_ARGUMENT",
@@ -146,8 +151,8 @@ def over_connect(master: str) -> SinkError:
 
 
 def one_line(error: Exception) -> str:
-    """Return the message of an error in one line, without the colors of delta-rs."""
-    text = " ".join(_COLORS.sub("", str(error)).split())
+    """Return the message of an error in one line, without the colors and stacks of delta-rs."""
+    text = " ".join(_STACK.sub("", _COLORS.sub("", str(error))).split())
     return text or type(error).__name__
 
 
@@ -182,6 +187,7 @@ def cannot_open(path: TablePath, error: Exception | str) -> TablesError:
         return TablesError(f"cannot open the table {path}: {fault}")
     if NOT_ALLOWED in reason:
         return TablesError(f"cannot open the table {path}: this user may not read it ({reason})")
+    reason = shorten(reason, _MAX_REASON, placeholder=" ...")
     is_raw = path.name == "raw_events"
     return TablesError(
         f"cannot open the table {path}: {reason}; if it is damaged, delete it"

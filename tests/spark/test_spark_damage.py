@@ -13,7 +13,7 @@ from spark_helpers import Node, NodeProcesses, told
 from spark_oracle import assert_tables
 from spark_samples import scenario
 
-from spark_sink.errors import TablesError, cannot_write
+from spark_sink.errors import TablesError, cannot_write, one_line
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
 from spark_sink.source.feed_client import Feed
@@ -98,6 +98,22 @@ def test_what_a_table_says_of_itself_is_damaged(node: Node, sink: Sink, name: st
         told("rebuild", "--tables", directory, "stream_states")
     shutil.rmtree(directory / name)
     mended(node, directory, name)
+
+
+def test_advice_is_in_sight_behind_what_the_library_says(sink: Sink) -> None:
+    """Of a gap in a log, it says all that it knows about the entries beside it."""
+    directory = sink.tables.directory
+    *_, gone, _ = sorted((directory / "stream_tips" / "_delta_log").glob("*.json"))
+    gone.unlink()
+    said = told("check", "--tables", directory, code=1)
+    assert "if it is damaged, delete it, and it will be rebuilt" in said
+    assert len(said) < 500 + len(str(directory))
+
+
+def test_the_stack_of_a_library_is_not_part_of_a_message() -> None:
+    assert (
+        one_line(OSError("no JSON\n   0: <unknown>\n   1: main\n        at ./main.c")) == "no JSON"
+    )
 
 
 def mended(node: Node, directory: Path, name: str) -> None:
