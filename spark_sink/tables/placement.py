@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from recon_node.ceramic import CeramicError, parse_event
 from recon_node.ceramic.event_id import DAG_SORT_KEY
-from spark_sink.errors import cannot_read, cannot_write
+from spark_sink.errors import TablesError, cannot_read, cannot_write
 from spark_sink.tables.location import FAULTS, Location, faults_as, file_system
 
 Positions = npt.NDArray[np.int64]
@@ -139,7 +139,12 @@ def forgotten_streams(directory: Location) -> frozenset[bytes]:
             return frozenset(map(bytes.fromhex, stream.read().decode().split()))
     except FileNotFoundError:
         return frozenset()
-    except (*FAULTS, ValueError) as error:
+    except ValueError:
+        raise TablesError(
+            f"the list of forgotten streams {directory / _FORGOTTEN} is damaged: restore it from a "
+            "backup, or delete it and forget them again with spark-sink forget"
+        ) from None
+    except FAULTS as error:
         raise cannot_read(error) from error
 
 

@@ -62,6 +62,8 @@ def _empty_commits(directory: Location, tables: Sequence[TableStatus]) -> Iterat
 
 def _counts(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tuple[str, str]]:
     by_name = {table.name: table for table in tables}
+    if RAW not in by_name:
+        yield RAW, f"{RAW} is missing, which the other tables are computed from"
     for name in (RAW, *_COMPLETE):
         if (table := by_name.get(name)) is None or not TABLES[name].rows_are_events:
             continue

@@ -47,6 +47,15 @@ def test_a_lost_commit_is_told(tables: Path, name: str) -> None:
         assert f"spark-sink rebuild {name}" in result.stderr
 
 
+def test_that_no_events_are_there_is_told(tables: Path) -> None:
+    shutil.rmtree(tables / "raw_events")
+    for command in ("status", "check"):
+        result = invoked(command, "--tables", tables)
+        assert result.exit_code == 1
+        assert "raw_events is missing" in result.stderr
+        assert f"spark-sink rebuild raw_events --tables {tables} --url URL" in result.stderr
+
+
 def _lose_rows(table: Path) -> None:
     """What the fifth commit added is lost, also if it is in a checkpoint, or was never empty."""
     commit = table / "_delta_log" / f"{5:020}.json"

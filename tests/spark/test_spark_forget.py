@@ -166,3 +166,11 @@ def test_what_is_wrong_is_told(tables: Path) -> None:
     assert "is not a StreamID" in told("forget", "--tables", tables, "x", "--yes", code=2)
     assert invoked("forget", "--tables", tables, DID, stdin="n\n").exit_code == 1
     assert SECRET.decode() in str(table_rows(tables, "stream_states"))
+
+
+def test_a_damaged_list_is_named(tables: Path) -> None:
+    """To rebuild a table, as for a damaged file of one, would not help."""
+    (tables / "_forgotten").write_text("not hexadecimal")
+    said = told("check", "--tables", tables, code=1)
+    assert f"the list of forgotten streams {tables / '_forgotten'} is damaged" in said
+    assert "spark-sink rebuild" not in said
