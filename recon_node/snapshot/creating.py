@@ -161,7 +161,10 @@ class Created:
 
 
 class SnapshotWriter:
-    """Writes one snapshot."""
+    """Writes one snapshot.
+
+    `put` writes the packs and pages, whose names follow from their bytes.
+    """
 
     def __init__(
         self,
@@ -171,15 +174,17 @@ class SnapshotWriter:
         progress: Progress,
         pack_bytes: int,
         base: RootObject | None,
+        put: Callable[[str, bytes], None],
     ) -> None:
         self._source = source
         self._objects = objects
+        self._put = put
         self._key = key
         self._progress = progress
         self._base = base
         self._packs = [] if base is None else list[tuple[CID, int] | None](base.manifest.packs)
-        self._events = PackWriter(objects, self._packs, pack_bytes, PACK_HEADER)
-        self._nodes = PackWriter(objects, self._packs, pack_bytes)
+        self._events = PackWriter(put, self._packs, pack_bytes, PACK_HEADER)
+        self._nodes = PackWriter(put, self._packs, pack_bytes)
         self._event_extents: dict[bytes, PackExtent] = {}
         self._node_extents: dict[CID, PackExtent] = {}
         self._upper: dict[CID, tuple[bytes, bytes]] = {}
@@ -234,8 +239,7 @@ class SnapshotWriter:
                 rows = [row for row in rows if row[0] < min(lost)]
             if rows:
                 cid, data = encode_page(rows)
-                if not self._objects.exists(page_name(cid)):
-                    self._objects.put(page_name(cid), data)
+                self._put(page_name(cid), data)
                 self._made.pages += 1
                 pages.append(SnapshotPage(cid, len(data), after, after + len(rows)))
             if lost:
@@ -362,7 +366,8 @@ def create_snapshot(
 ) -> Created:
     """Write a snapshot of a source, and return it.
 
-    It builds on one that `key` has signed, unless it is made `afresh`.
+    It builds on one that `key` has signed, unless it is made `afresh`: then everything is written,
+    even what the store has.
 
     Raises:
         DamagedBaseError: the snapshot to build on is damaged.
@@ -381,7 +386,9 @@ def create_snapshot(
         base = latest
     # Snapshots are ordered by their time, so no two have the same.
     created = max(int(now), 0 if latest is None else latest.manifest.created + 1)
-    return SnapshotWriter(source, objects, key, progress, pack_bytes, base).run(created)
+    # A damaged pack has the name of the one that takes its place, and often its size.
+    put = objects.put if afresh else objects.put_missing
+    return SnapshotWriter(source, objects, key, progress, pack_bytes, base, put).run(created)
 
 
 def _latest(source: Source, objects: Objects, now: float) -> RootObject | None:

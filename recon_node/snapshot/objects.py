@@ -215,16 +215,20 @@ class Objects:
             obstore.put(self._store, name, data)
         self._count(sent=data.stat().st_size if isinstance(data, Path) else len(data))
 
-    def exists(self, name: str) -> bool:
-        """Return whether there is an object of that name."""
+    def put_missing(self, name: str, data: bytes) -> None:
+        """Write an object whose name follows from its bytes, unless it is there.
+
+        One of another size is written again: a server that lost power may have kept a part of it.
+        """
         try:
             with self._explained(name, "looked up"):
-                obstore.head(self._store, name)
+                is_whole = obstore.head(self._store, name)["size"] == len(data)
         except MissingObjectError:
-            return False
+            is_whole = False
         finally:
             self._count()
-        return True
+        if not is_whole:
+            self.put(name, data)
 
     def list(self, prefix: str) -> list[ListedObject]:
         """Return the objects below a prefix, by name; plain web servers cannot list them."""

@@ -210,7 +210,7 @@ def event_body(cid: CID, event: bytes) -> bytes:
 
 
 class PackWriter:
-    """Fills packs, one after the other, and puts them into a store when they have `target` bytes.
+    """Fills packs, one after the other, and writes them by `put` when they have `target` bytes.
 
     A pack begins with `header`. It has a place in `packs` from its first item on, and is there when
     it is written.
@@ -218,12 +218,12 @@ class PackWriter:
 
     def __init__(
         self,
-        objects: Objects,
+        put: Callable[[str, bytes], None],
         packs: list[tuple[CID, int] | None],
         target: int,
         header: bytes = b"",
     ) -> None:
-        self._objects = objects
+        self._put = put
         self._packs = packs
         self._target = target
         self._header = header
@@ -251,8 +251,7 @@ class PackWriter:
             return
         data = b"".join(self._parts)
         cid = CID.of(RAW, data)
-        if not self._objects.exists(pack_name(cid)):
-            self._objects.put(pack_name(cid), data)
+        self._put(pack_name(cid), data)
         self._packs[self._number] = (cid, len(data))
         self._parts.clear()
         self._size = 0

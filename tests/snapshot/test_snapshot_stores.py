@@ -191,12 +191,16 @@ def test_objects_say_what_is_wrong() -> None:
     objects = Objects.open("memory://")
     objects.put("a/b", b"0123456789")
     assert objects.get_range("a/b", 2, 3) == b"234"
-    assert objects.exists("a/b")
-    assert not objects.exists("a/c")
+    objects.put_missing("a/b", b"abcdefghij")
+    assert objects.get("a/b") == b"0123456789"
+    objects.put_missing("a/b", b"012345678")
+    assert objects.get("a/b") == b"012345678"
     with pytest.raises(ObjectError, match="truncated"):
         objects.get_range("a/b", 8, 9)
     with pytest.raises(MissingObjectError, match="a/c is missing"):
         objects.get("a/c")
+    objects.put_missing("a/c", b"0")
+    assert objects.get("a/c") == b"0"
     objects.delete(["a/b", "a/c"])
     assert objects.list("a") == []
     with pytest.raises(UrlError, match="cannot use"):

@@ -144,7 +144,7 @@ def test_old_snapshots_are_collected(tmp_path: Path) -> None:
     assert len(list_roots(objects)[0]) == 2
     done = collect(objects, 1, day, now + 2 * day)
     assert (done.roots, done.packs >= 1) == (1, True)
-    assert not objects.exists(orphan)
+    assert orphan not in {listed.name for listed in objects.list("packs")}
     assert not verify_snapshot(objects, created.root, lambda done, total: None).faults
 
 
@@ -208,6 +208,18 @@ def test_a_damaged_snapshot_is_not_built_on(tmp_path: Path) -> None:
         create(tmp_path, objects)
     second = create(tmp_path, objects, afresh=True)
     assert second.root.manifest.created > first.root.manifest.created
+    assert not verify_snapshot(objects, second.root, lambda done, total: None).faults
+
+
+@pytest.mark.parametrize("damaged", [lambda data: data[:9], lambda data: bytes(len(data))])
+def test_a_snapshot_made_afresh_takes_nothing_damaged(log: Path, damaged) -> None:
+    """Though its packs have the names that they had before."""
+    objects = memory()
+    first = create(log, objects)
+    for listed in (*objects.list("packs"), *objects.list("feeds")):
+        objects.put(listed.name, damaged(objects.get_range(listed.name, 0, listed.size)))
+    second = create(log, objects, afresh=True)
+    assert second.root.manifest.packs == first.root.manifest.packs
     assert not verify_snapshot(objects, second.root, lambda done, total: None).faults
 
 
