@@ -117,10 +117,7 @@ class _Module:
         return free
 
     def constant(self, name: str, value: str) -> None:
-        line = f'{self._unused(name)}: Final = "{value}"'
-        if len(line) > _WIDTH:
-            line = line.replace(' = "', f' = (\n{_TAB}"') + "\n)"
-        self._constants.append(line)
+        self._constants.append(_assignment(f"{self._unused(name)}: Final", f'"{value}"'))
 
     def add(self, part: str) -> None:
         self._parts.append(part)
@@ -134,6 +131,14 @@ class _Module:
         )
         constants = "\n".join(self._constants)
         return "\n\n\n".join((head + constants, *self._parts)) + "\n"
+
+
+def _assignment(target: str, text: str) -> str:
+    """Assign a text, in parentheses if it fits into a line of its own alone."""
+    line = f"{target} = {text}"
+    if len(line) <= _WIDTH or len(_TAB + text) > _WIDTH:
+        return line
+    return f"{target} = (\n{_TAB}{text}\n)"
 
 
 class _Writer:
@@ -218,7 +223,7 @@ class _Writer:
                 kind = self._type(of_field, f"{name} {field}")
                 if len(field) > _INLINE and " | " in kind:
                     alias = self._module.name(f"{name} {field}")
-                    self._module.add(f"{alias}: TypeAlias = {_literal(kind)}")
+                    self._module.add(_assignment(f"{alias}: TypeAlias", _literal(kind)))
                     kind = alias
                 fields[field] = kind if field in required else f"NotRequired[{kind}]"
                 notes = {field: self._format(of_field), **notes}

@@ -202,6 +202,15 @@ def test_types_of_many_models_are_formatted() -> None:
     assert typed_dicts(definitions) == code
 
 
+@pytest.mark.parametrize("levels", range(1, 12))
+def test_types_with_names_of_their_own_are_formatted(levels: int) -> None:
+    kind: dict[str, Any] = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
+    for _ in range(levels):
+        kind = {"type": "object", "additionalProperties": kind}
+    schema = {"type": "object", "properties": {"n" * 45: kind}}
+    formatted(typed_dicts({MODEL: definition(schema)}))
+
+
 @settings(max_examples=8)
 @given(st.tuples(ROOTS, ROOTS), TEXTS, TEXTS)
 def test_strangers_texts_do_not_become_code(roots: Any, name: str, description: str) -> None:
