@@ -43,7 +43,7 @@ from recon_node.streams import (
     unique_of,
     why_unusable,
 )
-from recon_node.streams.json_values import MERGE, Budget
+from recon_node.streams.json_values import MERGE_STEPS, Budget
 
 Patch = Sequence[Mapping[str, Any]]
 
@@ -98,7 +98,7 @@ class Change:
             return self.patch
         if self.content is None:
             return []
-        budget = Budget("the update", MERGE)
+        budget = Budget("the update", MERGE_STEPS)
         patch = json_diff({} if before is None else before, self.content, budget)
         if before is None:
             return patch

@@ -56,16 +56,17 @@ _ABSENT: Final = object()
 _MAX_SHOWN: Final = 60
 """Characters of a value that an error quotes."""
 
-# Steps of a budget for each step here, of about 0.1 µs. `_Run` says what is counted.
+# Steps of the budget, as measured. `_Run` says what is counted.
 _UNIT: Final = 25
-# Measured: of an operation, of a token of a path, of measuring a value, of comparing one; and
-# members that are copied, or shifted, in one step.
+"""What takes about 0.1 µs, such as weighing a value."""
 _OPERATION: Final = 15 * _UNIT
 _TOKEN: Final = 3 * _UNIT
 _MEASURED: Final = 15 * _UNIT
 _COMPARED: Final = 5 * _UNIT
-_COPIED_PER_STEP: Final = 8
-_SHIFTED_PER_STEP: Final = 256
+"""An operation, a token of a path, a container that is measured, and a value that is compared."""
+_COPIED_PER_UNIT: Final = 8
+_SHIFTED_PER_UNIT: Final = 256
+"""Members that are copied, or shifted, in a unit."""
 
 
 def parse_pointer(text: object) -> tuple[str, ...]:
@@ -137,7 +138,7 @@ def set_leaves(
     if type(document) is not dict or type(patch) is not list or not patch:
         return None
     after = None
-    steps = _UNIT * (1 + len(document) // _COPIED_PER_STEP)
+    steps = _UNIT * (1 + len(document) // _COPIED_PER_UNIT)
     for operation in patch:
         if type(operation) is not dict:
             return None
@@ -268,7 +269,7 @@ class _Run:
             parent[last] = value
             return
         index = len(parent) if last == "-" else _index(last, len(parent) + 1)
-        self._spend(_UNIT * ((len(parent) - index) // _SHIFTED_PER_STEP))
+        self._spend(_UNIT * ((len(parent) - index) // _SHIFTED_PER_UNIT))
         parent.insert(index, value)
         self.weight += size.weight
 
@@ -297,7 +298,7 @@ class _Run:
             self.weight -= MEMBER_WEIGHT + weigh_text(last)
             del parent[last]
         else:
-            self._spend(_UNIT * ((len(parent) - int(last)) // _SHIFTED_PER_STEP))
+            self._spend(_UNIT * ((len(parent) - int(last)) // _SHIFTED_PER_UNIT))
             del parent[int(last)]
         return size
 
@@ -322,7 +323,7 @@ class _Run:
     def _mine(self, container: Any) -> Any:
         if not isinstance(container, CONTAINERS) or id(container) in self._own:
             return container
-        self._spend(_UNIT * (1 + len(container) // _COPIED_PER_STEP))
+        self._spend(_UNIT * (1 + len(container) // _COPIED_PER_UNIT))
         if id(container) in self._shared:
             self._spend(_UNIT * len(container))
             for member in _members(container):

@@ -11,7 +11,7 @@ A step is about 4 ns of one core, or one byte that is written out.
 The content after each event is also a row of a table (`event_states` of the pipeline), and what is
 written there stays. So each stream has another allowance, of bytes of content: a small event on a
 large document writes all of it again. Time events do not take from it, because anybody can add
-them to a stream. Their rows repeat the content only if it is not longer than `TIME_ROW`.
+them to a stream. Their rows repeat the content only if it is not longer than `MAX_TIME_ROW`.
 
 Values are those of DAG-CBOR. They may share parts and thus be far larger than their memory. All
 functions work level by level, where possible in loops that run in C.
@@ -36,19 +36,19 @@ import orjson
 
 from recon_node.ipld import CID
 
-EVENT: Final = 20_000_000
-"""Steps of an event, and for each byte of it in addition."""
-EVENT_BYTE: Final = 100
-STREAM: Final = 2_500_000_000
-"""Steps of a stream, and for each byte of its events in addition."""
-STREAM_BYTE: Final = 250
-ROWS: Final = 100_000_000
-"""Bytes of content in the rows of a stream's signed events, and for each byte of these events in
-addition `STREAM_BYTE`."""
-TIME_ROW: Final = 250_000
+EVENT_STEPS: Final = 20_000_000
+EVENT_STEPS_PER_BYTE: Final = 100
+"""What an event may take: this many steps, and more by its bytes."""
+STREAM_STEPS: Final = 2_500_000_000
+STREAM_STEPS_PER_BYTE: Final = 250
+"""What a stream may take: this many steps, and more by the bytes of its events."""
+ROW_BYTES: Final = 100_000_000
+"""Bytes of content in the rows of a stream's signed events, and `STREAM_STEPS_PER_BYTE` more for
+each byte of these events: to write a byte is a step."""
+MAX_TIME_ROW: Final = 250_000
 """Bytes of content in the row of a time event: about what each of its bytes would pay for."""
-MERGE: Final = 500_000_000
-"""Steps of a proposal to merge a stream."""
+MERGE_STEPS: Final = 500_000_000
+"""What a proposal to merge a stream may take."""
 
 
 class BudgetError(Exception):
@@ -72,23 +72,23 @@ class Budget:
     @classmethod
     def of_event(cls, size: int) -> Self:
         """What an event of this many bytes may take."""
-        return cls("the event", EVENT + EVENT_BYTE * size)
+        return cls("the event", EVENT_STEPS + EVENT_STEPS_PER_BYTE * size)
 
     @classmethod
     def of_stream(cls, size: int) -> Self:
         """What a stream may take whose events have this many bytes."""
-        return cls("the stream", STREAM + STREAM_BYTE * size)
+        return cls("the stream", STREAM_STEPS + STREAM_STEPS_PER_BYTE * size)
 
     @classmethod
     def of_rows(cls, size: int) -> Self:
         """How many bytes the rows of a stream may have whose events have this many bytes."""
-        steps = ROWS + STREAM_BYTE * size
+        steps = ROW_BYTES + STREAM_STEPS_PER_BYTE * size
         return cls("the content after all events of the stream", steps, "bytes")
 
     @classmethod
     def of_merge(cls) -> Self:
         """What a proposal to merge a stream may take."""
-        return cls("a proposal to merge the stream", MERGE)
+        return cls("a proposal to merge the stream", MERGE_STEPS)
 
     @property
     def spent(self) -> int:
@@ -299,7 +299,7 @@ def _same_kinds(kinds: list[type], others: list[type]) -> bool:
     )
 
 
-WRITTEN: Final = 16
+STEPS_PER_WRITTEN_BYTE: Final = 16
 """Steps of a byte of an answer, which is in memory several times until it is sent."""
 _COMPARISON: Final = 100
 """Steps of one comparison of two values."""
@@ -370,7 +370,7 @@ class _Difference:
             yield self._operation("add", f"{path}/{index}", after[index])
 
     def _operation(self, name: str, path: str, *value: Any) -> dict[str, Any]:
-        self._budget.spend(WRITTEN * len(path))
+        self._budget.spend(STEPS_PER_WRITTEN_BYTE * len(path))
         return {"op": name, "path": path, **dict(zip(("value",), value, strict=False))}
 
     def _are_equal(self, one: Any, other: Any) -> bool:

@@ -36,7 +36,7 @@ from recon_node.ipld import CID
 from recon_node.streams.graph import EventShape
 from recon_node.streams.json_patch import parse_pointer
 from recon_node.streams.json_values import (
-    WRITTEN,
+    STEPS_PER_WRITTEN_BYTE,
     Budget,
     equal_within,
     json_diff,
@@ -137,7 +137,7 @@ class MergeProposal:
         budget, header = Budget.of_merge(), dict(self.header)
         choices: dict[str, Any] = {}
         for conflict in self.conflicts:
-            budget.spend(_COMPARISON + WRITTEN * len(conflict.path))
+            budget.spend(_COMPARISON + STEPS_PER_WRITTEN_BYTE * len(conflict.path))
             part, *path = parse_pointer(conflict.path)
             if part == "content":
                 _note(choices, (part, *path), conflict.values.get(tip, _ABSENT))
@@ -199,9 +199,9 @@ def propose_merge(
 def _conflict(path: str, at_tip: Mapping[CID, Any], budget: Budget) -> Conflict:
     values = {}
     for cid, value in at_tip.items():
-        budget.spend(WRITTEN * len(path))
+        budget.spend(STEPS_PER_WRITTEN_BYTE * len(path))
         for member in _at(value, path):
-            budget.spend(WRITTEN * measure(member, budget.left).weight)
+            budget.spend(STEPS_PER_WRITTEN_BYTE * measure(member, budget.left).weight)
             values[cid] = member
     return Conflict(path, values)
 
@@ -347,7 +347,7 @@ class _Merge:
                 self._three_way(f"{path}/{index}", *items)
                 for index, items in enumerate(zip(base, ours, theirs, strict=True))
             ]
-        self._budget.spend(WRITTEN * len(path))
+        self._budget.spend(STEPS_PER_WRITTEN_BYTE * len(path))
         self.conflicts.append(path)
         return ours
 

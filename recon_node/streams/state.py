@@ -57,7 +57,7 @@ from recon_node.streams.graph import (
 )
 from recon_node.streams.json_patch import apply_patch, set_leaves
 from recon_node.streams.json_values import (
-    EVENT,
+    EVENT_STEPS,
     Budget,
     BudgetError,
     JsonPatchError,
@@ -374,9 +374,9 @@ class StreamStates:
     def _apply_simple(
         self, event: Event, height: int, before: EventState, paying: _Paying
     ) -> EventState | None:
-        """The same for a simple data event, as nearly all are, in half of the time; else None.
+        """The state after a data event without a header whose patch is simple; else None.
 
-        Its header changes nothing, and its patch is simple.
+        Nearly all data events are such, and this takes half of the time.
         """
         payload = event.payload
         if "header" in payload or event.cid in self._faults:
@@ -396,11 +396,11 @@ class StreamStates:
         schema = None if rules is None else rules.schema_alone
         if schema is None:
             return None
-        after = set_leaves(data.content, patch, data.weight, EVENT)
+        after = set_leaves(data.content, patch, data.weight, EVENT_STEPS)
         if after is None:
             return None
         content, weight, steps = after
-        price = schema.price_if_conforming(content, weight, EVENT - steps)
+        price = schema.price_if_conforming(content, weight, EVENT_STEPS - steps)
         if price is None:
             return None
         paying.work.spend(steps + price + weight)

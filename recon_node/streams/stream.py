@@ -51,20 +51,21 @@ _NEVER: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class _Top:
-    """A tip, and what decides the next one with it.
+class _TipSummary:
+    """A tip, and what it takes to tell the next one from the event that builds on it.
 
     Attributes:
         tip: the tip.
         kind: of its event.
-        lapses: the latest time that can be proven on top without a change of what is valid.
+        safe_until: Unix seconds. A proof of a later time may show that a capability had expired
+            by which an event of the branch is signed.
     """
 
     tip: Tip[CID]
     kind: str
-    lapses: float
+    safe_until: float
 
-    def followed_by(self, shape: EventShape[CID]) -> _Top:
+    def followed_by(self, shape: EventShape[CID]) -> _TipSummary:
         """Return the tip after one more event, which is like the tip but covers it.
 
         Raises:
@@ -77,7 +78,7 @@ class _Top:
             raise ForgottenError(f"the event {shape.id} does not simply follow the tip")
         if tip.pruned and (proves or self.kind == "time"):
             raise ForgottenError(f"the event {shape.id} may decide between branches")
-        if shape.time is not None and shape.time > self.lapses:
+        if shape.time is not None and shape.time > self.safe_until:
             raise ForgottenError(f"the event {shape.id} may prove that a capability had expired")
         following = Tip(
             event=shape.id,
@@ -89,10 +90,10 @@ class _Top:
             diverged=tip.diverged and not (is_data and not tip.pruned),
             reasons=tip.reasons,
         )
-        lapses = _NEVER if proves else self.lapses
+        safe_until = _NEVER if proves else self.safe_until
         if shape.expires is not None:
-            lapses = min(lapses, shape.expires)
-        return _Top(following, shape.kind, lapses)
+            safe_until = min(safe_until, shape.expires)
+        return _TipSummary(following, shape.kind, safe_until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,24 +104,24 @@ class StreamSummary:
         count: of the events.
         pending: how many time events have no known time.
         versions: of its model that the stream names.
-        top: its tip (`Stream.tip`): of the events with valid signatures.
-        accepted_top: the tip of those whose content was accepted, too (`Stream.accepted_tip`). Both
-            are the same event, or there is no summary; rejected events on other branches are among
-            the candidates of the first only.
+        signed: its tip (`Stream.tip`): of the events with valid signatures.
+        accepted: the tip of those whose content was accepted, too (`Stream.accepted_tip`). Both are
+            the same event, or there is no summary; rejected events on other branches are among the
+            candidates of the first only.
         states: its content at the tip.
     """
 
     count: int
     pending: int
     versions: frozenset[CID]
-    top: _Top
-    accepted_top: _Top
+    signed: _TipSummary
+    accepted: _TipSummary
     states: StateSummary
 
     @property
     def weight(self) -> int:
         """About how many bytes it takes."""
-        tip = self.top.tip
+        tip = self.signed.tip
         ids = len(tip.pruned) + len(tip.candidates) + 2 * len(tip.reasons)
         return 200 * (ids + 10) + self.states.state(tip.event).data.weight
 
@@ -234,17 +235,17 @@ class Stream:
         """The tip by CIP-145."""
         if self._summary is None:
             return select_tip(self.shapes)
-        return self._after(self._summary.top, self.shapes).tip
+        return self._after(self._summary.signed, self.shapes).tip
 
-    def _after(self, top: _Top, shapes: Iterable[EventShape[CID]]) -> _Top:
+    def _after(self, tip: _TipSummary, shapes: Iterable[EventShape[CID]]) -> _TipSummary:
         for shape in shapes:
-            top = top.followed_by(shape)
-        return top
+            tip = tip.followed_by(shape)
+        return tip
 
     def kind_of(self, cid: CID) -> str:
         """Return the kind of an event, which may be the tip before these events."""
-        if self._summary is not None and cid == self._summary.top.tip.event:
-            return self._summary.top.kind
+        if self._summary is not None and cid == self._summary.signed.tip.event:
+            return self._summary.signed.kind
         return next(shape.kind for shape in reversed(self.shapes) if shape.id == cid)
 
     @property
@@ -288,7 +289,7 @@ class Stream:
         if self._summary is None:
             return accepted_tip(self.shapes, self.rejected) if self.rejected else self.tip
         accepted = [shape for shape in self.shapes if shape.id not in self.rejected]
-        tip = self._after(self._summary.accepted_top, accepted).tip
+        tip = self._after(self._summary.accepted, accepted).tip
         above = {shape.id for shape in self.shapes} - {shape.id for shape in accepted}
         return replace(tip, pruned=tuple(sorted({*tip.pruned, *above})))
 
@@ -332,33 +333,34 @@ class Stream:
         if accepted.event != tip.event or len(self.versions) >= MAX_VERSIONS:
             return None
         if self._summary is None:
-            kind, lapses = self.kind_of(tip.event), self._lapses()
-            top, accepted_top = _Top(tip, kind, lapses), _Top(accepted, kind, lapses)
+            known = self.kind_of(tip.event), self._safe_until()
+            of_signed, of_accepted = _TipSummary(tip, *known), _TipSummary(accepted, *known)
         else:
-            top = self._after(self._summary.top, self.shapes)
-            accepted_top = self._after(self._summary.accepted_top, self.shapes)
+            of_signed = self._after(self._summary.signed, self.shapes)
+            of_accepted = self._after(self._summary.accepted, self.shapes)
         return StreamSummary(
             count=self.count,
             pending=self.pending,
             versions=self.versions,
-            top=top,
-            accepted_top=accepted_top,
+            signed=of_signed,
+            accepted=of_accepted,
             states=self.states.summary(tip.event),
         )
 
-    def _lapses(self) -> float:
-        """The latest time that can be proven on top without a change of what is valid."""
-        lapses = _NEVER
-        if any(shape.expires is not None for shape in self.shapes):
-            times = earliest_times(reversed(self.shapes))
-            for shape in self.shapes:
-                if shape.expires is not None and shape.valid:
-                    time = times.get(shape.id)
-                    if time is not None and time > shape.expires:
-                        return -_NEVER  # an earlier proof would make it valid
-                    if time is None:
-                        lapses = min(lapses, shape.expires)
-        return lapses
+    def _safe_until(self) -> float:
+        """The time up to which a proof on top changes nothing about what is valid."""
+        if all(shape.expires is None for shape in self.shapes):
+            return _NEVER
+        safe_until = _NEVER
+        times = earliest_times(reversed(self.shapes))
+        for shape in self.shapes:
+            if shape.expires is not None and shape.valid:
+                time = times.get(shape.id)
+                if time is None:
+                    safe_until = min(safe_until, shape.expires)
+                elif time > shape.expires:
+                    return -_NEVER  # an earlier proof would make it valid
+        return safe_until
 
     def with_definitions(self, definitions: Definitions | None) -> Stream:
         """Return the stream, with definitions of its model."""

@@ -111,7 +111,7 @@ def select_tip(events: Iterable[EventShape[Id]], now: int | None = None) -> Tip[
     listed = list(events)
     if (tip := _tip_of_chain(listed, now)) is not None:
         return tip
-    return _Stream(listed, now).tip()
+    return _Graph(listed, now).tip()
 
 
 def earliest_times(events: Iterable[EventShape[Id]]) -> dict[Id, int]:
@@ -206,7 +206,7 @@ def _numbered(events: Sequence[EventShape[Id]]) -> tuple[list[list[int]], list[i
     return (prevs, heights) if len(number) == len(prevs) > 0 else None
 
 
-class _Stream(Generic[Id]):
+class _Graph(Generic[Id]):
     """The events of a stream, by their numbers in causal order.
 
     Attributes:
@@ -360,10 +360,10 @@ class _Contender(Generic[Id]):
 class _Race(Generic[Id]):
     """Several candidates, of which one wins."""
 
-    def __init__(self, stream: _Stream[Id], candidates: Sequence[int]) -> None:
-        self._stream = stream
-        self._size = len(stream.events)
-        self._counts = stream.branch(candidates)
+    def __init__(self, graph: _Graph[Id], candidates: Sequence[int]) -> None:
+        self._graph = graph
+        self._size = len(graph.events)
+        self._counts = graph.branch(candidates)
         self._is_core = bytearray(self._size)
         self._trees: list[tuple[list[int], list[_Contender[Id]]]] = []
         """On which events of the core a tree stands, and its contenders: several, if they part
@@ -375,17 +375,17 @@ class _Race(Generic[Id]):
         decisions: list[Decision[Id]] = []
         left = self._trees[0][1]
         if self._is_core[0]:
-            decisions, left = _Rounds(self._stream, self._is_core, self._trees).decide()
+            decisions, left = _Rounds(self._graph, self._is_core, self._trees).decide()
         winner = self._fork(left)
         return winner.top, [*decisions, *reversed(winner.won)]
 
     def _fold(self) -> None:
         """Decide each tree; the whole stream is one, unless something merges."""
-        counts, is_core, is_data = self._counts, self._is_core, self._stream.is_data
+        counts, is_core, is_data = self._counts, self._is_core, self._graph.is_data
         trees: dict[int, list[_Contender[Id]]] = {}  # on the events below
-        for i in compress(self._stream.downwards, reversed(counts)):
+        for i in compress(self._graph.downwards, reversed(counts)):
             tree = trees.pop(i, None)
-            prevs = self._stream.prevs[i]
+            prevs = self._graph.prevs[i]
             if not is_core[i]:
                 tree = tree or [_Contender(i)]
                 if is_data[i]:
@@ -410,11 +410,11 @@ class _Race(Generic[Id]):
         if len(rivals) == 1:
             return rivals[0]
         heads = [rival.top if rival.first is None else rival.first for rival in rivals]
-        best = min(range(len(heads)), key=lambda at: self._stream.rank(heads[at]))
+        best = min(range(len(heads)), key=lambda at: self._graph.rank(heads[at]))
         winner = rivals[best]
         head = heads.pop(best)
         rule = Rule.EARLIEST_ANCHOR if winner.first is None else Rule.EARLIEST_TIME
-        winner.won.append(self._stream.decision(head, heads, rule))
+        winner.won.append(self._graph.decision(head, heads, rule))
         return winner
 
 
@@ -444,22 +444,22 @@ class _Rounds(Generic[Id]):
 
     def __init__(
         self,
-        stream: _Stream[Id],
+        graph: _Graph[Id],
         is_core: bytearray,
         trees: Sequence[tuple[Sequence[int], Sequence[_Contender[Id]]]],
     ) -> None:
         contenders = [contender for _, tree in trees for contender in tree]
         order = sorted(
-            range(len(contenders)), key=lambda at: hash(stream.events[contenders[at].top].id)
+            range(len(contenders)), key=lambda at: hash(graph.events[contenders[at].top].id)
         )
         bit_of = {at: bit for bit, at in enumerate(order)}
-        self._stream = stream
-        self._size = size = len(stream.events)
+        self._graph = graph
+        self._size = size = len(graph.events)
         self._contenders = [contenders[at] for at in order]
         self._check_size(is_core, (bases for bases, _ in trees))
-        self._data = [i if decides else None for i, decides in enumerate(stream.is_data)]
+        self._data = [i if decides else None for i, decides in enumerate(graph.is_data)]
         self._data += [contender.first for contender in self._contenders] + [None] * len(trees)
-        self._waiting = [len(prevs) for prevs in stream.prevs] + [1] * len(contenders)
+        self._waiting = [len(prevs) for prevs in graph.prevs] + [1] * len(contenders)
         self._waiting += [len(bases) for bases, _ in trees]
         self._nexts: list[list[int]] = [[] for _ in self._waiting]
         self._holders = [0] * size
@@ -472,9 +472,9 @@ class _Rounds(Generic[Id]):
             for base in bases:
                 self._holders[base] |= holders
                 self._nexts[base].append(gate)
-        for i in compress(stream.downwards, reversed(is_core)):
+        for i in compress(graph.downwards, reversed(is_core)):
             above = self._holders[i]
-            for prev in stream.prevs[i]:
+            for prev in graph.prevs[i]:
                 held = self._holders[prev]
                 self._holders[prev] = held | above if held else above  # chains share one
                 self._nexts[prev].append(i)
@@ -496,8 +496,8 @@ class _Rounds(Generic[Id]):
             for base in bases:
                 sets += ways[base]
                 ways[base] = True
-        for i in compress(self._stream.downwards, reversed(is_core)):
-            for prev in self._stream.prevs[i]:
+        for i in compress(self._graph.downwards, reversed(is_core)):
+            for prev in self._graph.prevs[i]:
                 sets += ways[prev]
                 ways[prev] = True
         if sets * len(self._contenders) // 8 > MAX_HOLDERS:
@@ -519,7 +519,7 @@ class _Rounds(Generic[Id]):
             winner, *losers = [node for _, node in self._rivals[: 1 + MAX_RIVALS]]
             rule = Rule.EARLIEST_TIME if losers else Rule.ONLY_DATA
             heads = list(map(self._data_of, losers))
-            decisions.append(self._stream.decision(self._data_of(winner), heads, rule))
+            decisions.append(self._graph.decision(self._data_of(winner), heads, rule))
             self._look_at(self._drop_all_without(winner))
         return decisions, list(compress(self._contenders, self._is_left))
 
@@ -577,7 +577,7 @@ class _Rounds(Generic[Id]):
             del self._rivals[bisect_left(self._rivals, self._ranked(node))]
 
     def _ranked(self, node: int) -> tuple[Any, int]:
-        return self._stream.rank(self._data_of(node)), node
+        return self._graph.rank(self._data_of(node)), node
 
 
 def _bits(numbers: Iterable[int]) -> int:

@@ -22,7 +22,7 @@ from recon_node.ceramic import Event, EventKind
 from recon_node.ceramic.checked_events import Chain
 from recon_node.ipld import CID
 from recon_node.streams import Decision, StreamData, Tip, data_json, event_metadata
-from recon_node.streams.json_values import TIME_ROW
+from recon_node.streams.json_values import MAX_TIME_ROW
 from spark_sink.derive.feed_streams import FeedStream, Row
 from spark_sink.schema import STREAM_COLUMNS, TABLES, UNPROCESSED
 
@@ -203,7 +203,7 @@ def _content_after(event: Event, data: StreamData) -> bytes:
 
     Anybody can add any number of time events to a stream, so they must not multiply its content.
     """
-    if event.proof is not None and data.weight > TIME_ROW:
+    if event.proof is not None and data.weight > MAX_TIME_ROW:
         return data_json(dict(data.metadata), None)
     return data.to_json()
 

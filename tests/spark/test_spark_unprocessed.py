@@ -79,8 +79,8 @@ def test_the_others_go_on(
 ) -> None:
     with monkeypatch.context() as patch:
         if error is None:  # it takes more work than its events pay for
-            patch.setattr(json_values, "STREAM", 310_000)
-            patch.setattr(json_values, "STREAM_BYTE", 0)
+            patch.setattr(json_values, "STREAM_STEPS", 310_000)
+            patch.setattr(json_values, "STREAM_STEPS_PER_BYTE", 0)
         else:
             fail_at(patch, BAD[0], error)
         derive(tables, [MODEL, *BAD, *GOOD])
@@ -208,8 +208,8 @@ def test_what_anybody_can_add_does_not_multiply_the_content(tables: Tables) -> N
 
 def test_a_stream_whose_rows_are_too_much(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each event of 600 bytes writes 50 kB again."""
-    monkeypatch.setattr(json_values, "ROWS", 1_000_000)
-    monkeypatch.setattr(json_values, "STREAM_BYTE", 2)
+    monkeypatch.setattr(json_values, "ROW_BYTES", 1_000_000)
+    monkeypatch.setattr(json_values, "STREAM_STEPS_PER_BYTE", 2)
     derive(tables, [MODEL, *large_stream("large", 50_000, updates=40), *GOOD])
     [row] = rows(tables, UNPROCESSED)
     assert "the content after all events of the stream takes more than" in row["reason"]

@@ -127,8 +127,8 @@ def test_a_stream_that_takes_too_much_is_not_computed(monkeypatch: pytest.Monkey
     model = definition({"properties": {"a": {}, "b": {}}})
     events = stream({"a": LONG, "b": 0}, [[add("/b", n)] for n in range(20)])
     assert len(states(events, model)) == 21
-    monkeypatch.setattr(json_values, "STREAM", 1_000_000)
-    monkeypatch.setattr(json_values, "STREAM_BYTE", 2)
+    monkeypatch.setattr(json_values, "STREAM_STEPS", 1_000_000)
+    monkeypatch.setattr(json_values, "STREAM_STEPS_PER_BYTE", 2)
     walk = StreamStates(events, {MODEL.cid: model})
     with pytest.raises(BudgetError, match="the stream takes more than"):
         list(walk.all())
@@ -146,10 +146,14 @@ def test_the_content_after_each_signed_event_is_paid_for(monkeypatch: pytest.Mon
     later = walk.with_event(data_event(KEY, events[0], [events[-1].cid], []), None)
     [state] = later.all()
     assert 1_100_000 < later.summary(state.event_cid).written < 1_102_000
-    monkeypatch.setattr(json_values, "ROWS", 1_000_000 - json_values.STREAM_BYTE * walk._size)
+    monkeypatch.setattr(
+        json_values, "ROW_BYTES", 1_000_000 - json_values.STREAM_STEPS_PER_BYTE * walk._size
+    )
     with pytest.raises(BudgetError, match="takes more than 1,000,000 bytes"):
         _ = StreamStates([*events, *anchors]).rejected
-    monkeypatch.setattr(json_values, "ROWS", 1_001_000 - json_values.STREAM_BYTE * walk._size)
+    monkeypatch.setattr(
+        json_values, "ROW_BYTES", 1_001_000 - json_values.STREAM_STEPS_PER_BYTE * walk._size
+    )
     assert not StreamStates([*events, *anchors]).rejected
 
 

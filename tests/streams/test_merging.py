@@ -269,6 +269,6 @@ def test_preferring_a_tip_copies_each_object_once(monkeypatch: pytest.MonkeyPatc
 
 def test_preferring_a_tip_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     proposal = _conflicts_below("n", 1000)
-    monkeypatch.setattr(json_values, "MERGE", 100_000)
+    monkeypatch.setattr(json_values, "MERGE_STEPS", 100_000)
     with pytest.raises(BudgetError, match="a proposal to merge the stream takes more"):
         proposal.preferring(proposal.prevs[1])

@@ -23,7 +23,7 @@ from recon_node.streams import (
     json_values,
     state,
 )
-from recon_node.streams.json_values import EVENT, MAX_DEPTH
+from recon_node.streams.json_values import EVENT_STEPS, MAX_DEPTH
 
 DEFINITIONS = {
     MODEL.cid: {
@@ -170,7 +170,7 @@ def chains(draw: st.DrawFn) -> list[Event]:
     schema=st.sampled_from(SCHEMAS),
     more=st.sampled_from([{}, {}, {"immutableFields": ["a"]}, {"interface": True}]),
     is_bad=st.sampled_from([0, 0, 1]),
-    most=st.sampled_from([EVENT, EVENT, 2_500, 5_000]),
+    most=st.sampled_from([EVENT_STEPS, EVENT_STEPS, 2_500, 5_000]),
 )
 def test_simple_events_are_computed_and_paid_for_as_all_others(
     events: list[Event], schema: Any, more: Any, is_bad: int, most: int
@@ -186,7 +186,7 @@ def test_simple_events_are_computed_and_paid_for_as_all_others(
 
     with pytest.MonkeyPatch.context() as patching:
         for place in (json_values, state):
-            patching.setattr(place, "EVENT", most)
+            patching.setattr(place, "EVENT_STEPS", most)
         quickly = outcome()
         patching.setattr(StreamStates, "_apply_simple", lambda *_: None)
         assert quickly == outcome()
