@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from recon_node.ceramic.auth.envelope import Envelope, parse_protected
 from recon_node.ceramic.errors import InvalidEventError
-from recon_node.ceramic.event import DATA, Event, parse_event, signed_event
+from recon_node.ceramic.event import DATA, Event, event_of_payload, parse_event
 from recon_node.ipld import CID, dag_cbor
 
 _new_cid: Final[Callable[[type[CID], bytes], CID]] = bytes.__new__
@@ -115,7 +115,7 @@ def _event_of(
         signed = Envelope(_new_cid(CID, payload_cid), protected, header, signature, None)
         data = None if lazily and raw_init else dag_cbor.decode(encoded, is_shallow=True)
         if raw_init is None:
-            event = signed_event(cid, signed, data, car, None)
+            event = event_of_payload(cid, signed, data, car, None)
             return event.lazily() if lazily else event
         if before is not None and raw_prev == before.cid and raw_init == before.init:
             init, prev = before.init, before.cid

@@ -170,7 +170,7 @@ def _unpickled(car: bytes, prevs: tuple[CID, ...], is_lazy: bool) -> Event:
 def bare_time_event(cid: CID, init: CID, prev: CID, proof: TimeProof) -> Event:
     """Return a time event that was checked before, without its blocks: neither `car` nor `payload`
     has anything."""
-    return Event(cid, EventKind.TIME, init, (prev,), None, {}, None, proof, b"")
+    return Event(cid, TIME, init, (prev,), None, {}, None, proof, b"")
 
 
 def parse_event(data: bytes) -> Event:
@@ -183,7 +183,7 @@ def parse_event(data: bytes) -> Event:
     if len(data) > MAX_CAR_SIZE:
         raise InvalidEventError(f"the event has {len(data)} bytes; the limit is {MAX_CAR_SIZE}")
     if (plain := read_plain(data)) is not None:
-        return signed_event(*plain, data, None)
+        return event_of_payload(*plain, data, None)
     try:
         decoded = car.decode(data, without_link)
     except CarError as error:
@@ -262,11 +262,10 @@ class _EventReader:
     def _build(self, cid: CID, envelope: Envelope | None, payload: Any) -> Event:
         if envelope is not None or type(payload) is not dict or "proof" not in payload:
             capability = self._capability_block(envelope)
-            return signed_event(cid, envelope, payload, self._own_car(cid), capability)
+            return event_of_payload(cid, envelope, payload, self._own_car(cid), capability)
         prevs, proof = self._check_time(payload)
         init = _event_cid(payload["id"], "the event's 'id'")
-        kind, car = EventKind.TIME, self._own_car(cid)
-        return Event(cid, kind, init, prevs, None, payload, None, proof, car)
+        return Event(cid, TIME, init, prevs, None, payload, None, proof, self._own_car(cid))
 
     def _check_time(self, payload: Any) -> tuple[tuple[CID, ...], TimeProof]:
         event = fields_of(payload, "the time event", TIME_FIELDS)
@@ -321,22 +320,24 @@ class _EventReader:
         return car.encode([cid], own)
 
 
-def signed_event(
+def event_of_payload(
     cid: CID, envelope: Envelope | None, payload: Any, own_car: bytes, capability: bytes | None
 ) -> Event:
-    """The data or init event with that payload; only an init event may lack an envelope."""
+    """Return the data or init event with that payload; only an init event may lack an envelope.
+
+    Raises:
+        InvalidEventError: the payload is that of neither.
+    """
     if type(payload) is not dict:
         raise InvalidEventError(_NO_MAP)
     if "id" not in payload and "prev" not in payload:
         header = InitHeader.from_fields(fields_of(payload, "the init event", _INIT)["header"])
-        kind = EventKind.INIT
-        return Event(cid, kind, cid, (), header, payload, envelope, None, own_car, capability)
+        return Event(cid, INIT, cid, (), header, payload, envelope, None, own_car, capability)
     if envelope is None:
         raise InvalidEventError("a data event must be signed; this one is not")
     prevs = _check_data(payload)
     init = _event_cid(payload["id"], "the event's 'id'")
-    kind = EventKind.DATA
-    return Event(cid, kind, init, prevs, None, payload, envelope, None, own_car, capability)
+    return Event(cid, DATA, init, prevs, None, payload, envelope, None, own_car, capability)
 
 
 def _check_data(payload: Any) -> tuple[CID, ...]:

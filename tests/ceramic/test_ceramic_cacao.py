@@ -474,8 +474,8 @@ def test_what_is_remembered_of_capabilities_is_small() -> None:
     assert len(block) <= MAX_CACHED_SIZE
     tracemalloc.start()
     for number in range(120):
-        signature._read_capability(block.replace(b"nonce0000", f"nonce{number:04}".encode()))
+        signature._unverified(block.replace(b"nonce0000", f"nonce{number:04}".encode()))
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert signature._remembered_reading.cache_info().currsize > 100
+    assert signature._remembered_unverified.cache_info().currsize > 100
     assert after < 6_000_000

@@ -117,7 +117,7 @@ def test_keys_and_their_dids(seed: bytes) -> None:
         ("did:key:z0OIl", "broken DID"),
         ("did:key:" + multibase.encode(b"\xed\x01" + bytes(31), "base58btc"), "32 bytes"),
         ("did:key:" + multibase.encode(b"\xed\x01" + bytes(33), "base58btc"), "32 bytes"),
-        ("", "cannot check"),
+        ("", "is not a DID"),
     ],
 )
 def test_dids_whose_key_is_not_known(did: str, complaint: str) -> None:

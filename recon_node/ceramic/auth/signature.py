@@ -131,7 +131,7 @@ def authority(event: Event) -> str | None:
     """
     if event.capability is None:
         return signer(event)
-    return _read_capability(event.capability).issuer
+    return _unverified(event.capability).issuer
 
 
 def validity_of(event: Event) -> Validity:
@@ -141,7 +141,7 @@ def validity_of(event: Event) -> Validity:
         InvalidSignatureError: the capability is not a CACAO.
         UnsupportedSignatureError: the capability delegates another.
     """
-    return ALWAYS if event.capability is None else _read_capability(event.capability).validity
+    return ALWAYS if event.capability is None else _unverified(event.capability).validity
 
 
 def verify_signature(
@@ -174,7 +174,7 @@ def verify_signature(
         raise InvalidSignatureError(f"the signature of {event.envelope.signer} is wrong")
     if event.capability is None:
         return ALWAYS
-    capability = _verified_facts(event.capability)
+    capability = _verified(event.capability)
     _check_audience(capability, event.envelope.signer)
     return capability.validity
 
@@ -192,7 +192,7 @@ def check_authority(event: Event, controller: str, model: StreamId | None = None
         return
     names = [event.envelope.signer]
     if event.capability is not None:
-        capability = _read_capability(event.capability)
+        capability = _unverified(event.capability)
         _check_audience(capability, event.envelope.signer)
         _check_resources(event, capability, model)
         names.append(capability.issuer)
@@ -269,25 +269,29 @@ def verified_capability(block: bytes) -> Cacao:
 # block alone, so it can be cached.
 
 
-def _verified_facts(block: bytes) -> Cacao:
-    return (_remembered if len(block) <= MAX_CACHED_SIZE else _verify_facts)(block)
+def _verified(block: bytes) -> Cacao:
+    """Return what is asked of a capability after its signature was checked."""
+    return (_remembered_verified if len(block) <= MAX_CACHED_SIZE else verified_capability)(block)
 
 
-def _verify_facts(block: bytes) -> Cacao:
-    return _facts_of(verified_capability(block))
+def _unverified(block: bytes) -> Cacao:
+    """Return what is asked of a capability whose signature is not checked here."""
+    return (_remembered_unverified if len(block) <= MAX_CACHED_SIZE else _read)(block)
 
 
-def _read_capability(block: bytes) -> Cacao:
-    return (_remembered_reading if len(block) <= MAX_CACHED_SIZE else _read)(block)
+@lru_cache(maxsize=CACHED_CAPABILITIES)
+def _remembered_verified(block: bytes) -> Cacao:
+    return _without_maps(verified_capability(block))
 
 
-def _read_facts(block: bytes) -> Cacao:
-    return _facts_of(_read(block))
+@lru_cache(maxsize=CACHED_CAPABILITIES)
+def _remembered_unverified(block: bytes) -> Cacao:
+    return _without_maps(_read(block))
 
 
-def _facts_of(capability: Cacao) -> Cacao:
-    """Return what is asked of a capability once its signature is checked. As decoded, a block may
-    take sixty times its bytes."""
+def _without_maps(capability: Cacao) -> Cacao:
+    """Leave out what only the check of the signature needs: decoded, a block may take sixty times
+    its bytes."""
     return replace(capability, metadata=None, header={}, payload={})
 
 
@@ -296,10 +300,6 @@ def _read(block: bytes) -> Cacao:
         return parse_cacao(dag_cbor.decode(block))
     except DagCborError as error:
         raise InvalidSignatureError(f"the capability is {error}") from None
-
-
-_remembered = lru_cache(maxsize=CACHED_CAPABILITIES)(_verify_facts)
-_remembered_reading = lru_cache(maxsize=CACHED_CAPABILITIES)(_read_facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,19 +27,24 @@ https://www.w3.org/TR/webauthn-2/#sctn-verifying-assertion; for the challenge, c
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from recon_node.ceramic.auth.did import (
+    SIGNATURE_SIZE,
     ChainAccount,
     Ed25519Key,
     chain_account,
     eip55,
     keccak_256,
+    public_key,
 )
-from recon_node.ceramic.errors import DidError, InvalidSignatureError
-from recon_node.ipld import MultibaseError, multibase
+from recon_node.ceramic.auth.envelope import fields_of, json_value, of_type, unix_seconds
+from recon_node.ceramic.errors import DidError, InvalidEventError, InvalidSignatureError
+from recon_node.ipld import CID, DAG_CBOR, DagCborError, MultibaseError, dag_cbor, multibase
 from recon_node.ipld.errors import required_for
 
 if TYPE_CHECKING:
@@ -47,14 +52,6 @@ if TYPE_CHECKING:
 
     from recon_node.ceramic.auth.ecdsa import P256Key
     from recon_node.ceramic.auth.signature import Cacao
-import base64
-import hashlib
-from typing import TYPE_CHECKING, Any
-
-from recon_node.ceramic.auth.did import SIGNATURE_SIZE, public_key
-from recon_node.ceramic.auth.envelope import fields_of, json_value, of_type, unix_seconds
-from recon_node.ceramic.errors import InvalidEventError
-from recon_node.ipld import CID, DAG_CBOR, DagCborError, dag_cbor
 
 _ETHEREUM: Final = "Ethereum"
 _SOLANA: Final = "Solana"
