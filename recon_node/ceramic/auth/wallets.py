@@ -19,9 +19,10 @@ signature.
 **Passkeys** (P-256). A WebAuthn authenticator does not sign a text of ours but
 `authData || sha256(clientDataJSON)`, and `clientDataJSON` holds the challenge: here the CID of a
 block that is the capability without `s`, and without `iss`, `statement` and `requestId` in `p` (the
-key is unknown until the passkey answers). Both byte strings come in `s.m.aad`, a separate DAG-CBOR
-block. The issuer is the passkey's did:key. As in ceramic-one and @didtools/key-webauthn, origin and
-flags are ignored: which website showed the prompt is up to the wallet, not to the stream. Sources:
+key is unknown until the passkey answers); ceramic-one leaves out what is null, too. Both byte
+strings come in `s.m.aad`, a separate DAG-CBOR block. The issuer is the passkey's did:key. As in
+ceramic-one and @didtools/key-webauthn, origin and flags are ignored: which website showed the
+prompt is up to the wallet, not to the stream. Sources:
 https://www.w3.org/TR/webauthn-2/#sctn-verifying-assertion; for the challenge, ceramic-one.
 """
 
@@ -30,7 +31,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from recon_node.ceramic.auth.did import (
@@ -216,7 +217,10 @@ def verify_webauthn(cacao: Cacao) -> None:
             not a did:key with P-256.
     """
     auth_data, client_data = _authenticator_data(cacao.metadata)
-    _check_client_data(client_data, challenge(cacao.header, cacao.payload))
+    # A field that is null is none (`signature`): for ceramic-one, also in the challenge.
+    present = {name: value for name, value in cacao.payload.items() if value is not None}
+    expected = [challenge(cacao.header, payload) for payload in (present, cacao.payload)]
+    _check_client_data(client_data, expected)
     message = auth_data + hashlib.sha256(client_data).digest()
     try:
         signature = multibase.decode("u" + cacao.signature)
@@ -265,7 +269,7 @@ def _authenticator_data(metadata: Any) -> tuple[bytes, bytes]:
     return auth_data, client_data
 
 
-def _check_client_data(client_data: bytes, expected: str) -> None:
+def _check_client_data(client_data: bytes, expected: Collection[str]) -> None:
     try:
         fields = json_value(client_data)
     except ValueError as error:
@@ -274,5 +278,5 @@ def _check_client_data(client_data: bytes, expected: str) -> None:
         raise InvalidSignatureError(
             "the passkey's client data is not from a sign-in ('webauthn.get')"
         )
-    if fields.get("challenge") != expected:
+    if fields.get("challenge") not in expected:
         raise InvalidSignatureError("the passkey confirmed a different capability")
