@@ -139,8 +139,20 @@ class Rules:
                 outcomes.append(_Recorded(record, new=True))
             else:
                 outcomes.append((yield from self._place(submission, outcome)))
-        # Those that would have had to wait and found no room are judged again, history first: so
-        # an event whose history is here or in the batch is never refused for want of room.
+        yield from self._place_without_room(batch, screened, outcomes)
+        self._note_own_streams(batch, outcomes)
+        return [
+            outcome if isinstance(outcome, Verdict) else _verdict(outcome) for outcome in outcomes
+        ]
+
+    def _place_without_room(
+        self,
+        batch: Sequence[Submission],
+        screened: Sequence[Facts | _Recorded | Verdict],
+        outcomes: list[_Recorded | Verdict],
+    ) -> Inquiry[None]:
+        """Place the events once more that would have had to wait and found no room, history first:
+        so no event whose history is here or in the batch is refused for want of room."""
         late = sorted(
             (outcome.record.height, at)
             for at, outcome in enumerate(outcomes)
@@ -152,14 +164,16 @@ class Rules:
             event = screened[at]
             assert isinstance(event, Facts)
             outcomes[at] = yield from self._place(batch[at], event)
+
+    def _note_own_streams(
+        self, batch: Sequence[Submission], outcomes: Sequence[_Recorded | Verdict]
+    ) -> None:
+        """Note the streams to which clients of this node wrote in a batch."""
         for submission, outcome in zip(batch, outcomes, strict=True):
             if submission.event_id is not None or not isinstance(outcome, _Recorded):
                 continue
             if _is_written(submission, outcome.record):
                 self.own_streams.add(outcome.record.init)
-        return [
-            outcome if isinstance(outcome, Verdict) else _verdict(outcome) for outcome in outcomes
-        ]
 
     def _screen(self, submission: Submission, cid: CID | None) -> Facts | _Recorded | Verdict:
         """Look at a submission alone; `cid` is that of the EventId under which it came."""
