@@ -25,6 +25,7 @@ from recon_node.anchoring.machine import (
     FeeLimits,
     Fill,
     Mined,
+    Obstacle,
     SendTransaction,
     Sight,
     Sign,
@@ -91,7 +92,8 @@ class EvmAuthority:
         self._limits = limits
         self._now = now
         self._refused = ""
-        self._obstacle: tuple[str, float] = ("", 0.0)
+        self._obstacle = ""
+        self._obstacle_since = 0.0
         self.pause = pause
         self.account = PayingAccount(signer.address, None)
 
@@ -111,16 +113,17 @@ class EvmAuthority:
                 outcome = Pending("sent")
         except NoAnswerError as error:
             outcome = Pending(f"no endpoint answers: {error}")
-        if isinstance(outcome, Pending) and outcome.reason != self._obstacle[0]:
-            self._obstacle = outcome.reason, self._now()
+        obstacle = outcome.reason if isinstance(outcome, Pending) else ""
+        if obstacle != self._obstacle:
+            self._obstacle, self._obstacle_since = obstacle, self._now()
         return outcome
 
     async def _step(self, root: CID) -> Anchored | Pending | None:
         """Take a step; None: another one may follow at once."""
         attempts = await trio.to_thread.run_sync(self._journal.attempts, root)
         sight = await self._look(attempts)
-        waiting = self._now() - self._obstacle[1] if self._obstacle[0] else 0.0
-        match decide(attempts, sight, self._limits, waiting):
+        seconds = self._now() - self._obstacle_since if self._obstacle else 0.0
+        match decide(attempts, sight, self._limits, Obstacle(self._obstacle, seconds)):
             case Sign(nonce, max_fee, tip):
                 return await self._sign(root, nonce, max_fee, tip)
             case SendTransaction(attempt):

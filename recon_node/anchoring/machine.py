@@ -136,12 +136,23 @@ class Done:
 Step = Sign | Fill | SendTransaction | Wait | Done
 
 
-def decide(attempts: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting: float) -> Step:
-    """Return the next step.
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why the root was not anchored when the chain was last asked."""
 
-    `attempts` are what was signed for the root, the oldest first. The same obstacle was seen for
-    `waiting` seconds without a break.
-    """
+    reason: str = ""
+    seconds: float = 0.0
+    """For how long that has been so without a break."""
+
+    def lasted(self, reason: str) -> float:
+        """Return for how many seconds this has been the reason."""
+        return self.seconds if reason == self.reason else 0.0
+
+
+def decide(
+    attempts: Sequence[Attempt], sight: Sight, limits: FeeLimits, obstacle: Obstacle
+) -> Step:
+    """Return the next step; `attempts` are what was signed for the root, the oldest first."""
     reverted = -1
     for mined in sight.mined:
         if not mined.is_final:
@@ -153,20 +164,22 @@ def decide(attempts: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting
     live = [attempt for attempt in attempts if attempt.nonce > reverted]
     spent = len({attempt.nonce for attempt in attempts})
     if live and sight.final_nonce is not None and live[-1].nonce < sight.final_nonce:
-        if waiting < limits.patience * 2 ** min(spent - 1, _MAX_DOUBLINGS):
-            reason = f"another transaction has used the nonce {live[-1].nonce}"
+        reason = f"another transaction has used the nonce {live[-1].nonce}"
+        patience = limits.patience * 2 ** min(spent - 1, _MAX_DOUBLINGS)
+        if obstacle.lasted(reason) < patience:
             return Wait(reason, is_alarming=spent > limits.replacements)
         live = []
     if live:
-        return _follow(live, sight, limits, waiting)
+        return _follow(live, sight, limits, obstacle)
     if reverted >= 0 and spent > limits.replacements:
         return Wait("the contract has reverted every call", is_alarming=True)
-    if sight.queued_nonce > sight.next_nonce and waiting < limits.patience:
-        return Wait("other transactions of the account are waiting")
+    reason = "other transactions of the account are waiting"
+    if sight.queued_nonce > sight.next_nonce and obstacle.lasted(reason) < limits.patience:
+        return Wait(reason)
     return _offer(Sign, sight, limits)
 
 
-def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting: float) -> Step:
+def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, obstacle: Obstacle) -> Step:
     """Return the next step for attempts one of which can be mined."""
     latest = live[-1]
     if latest.nonce < sight.next_nonce:
@@ -174,7 +187,7 @@ def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting: f
     if latest.nonce - sight.next_nonce > limits.replacements:
         reason = f"{latest.nonce} was the account's nonce, and {sight.next_nonce} is it now"
         return Wait(f"{reason}: one of the endpoints is wrong", is_alarming=True)
-    if latest.nonce > sight.next_nonce and waiting >= limits.patience:
+    if latest.nonce > sight.next_nonce and obstacle.seconds >= limits.patience:
         return _offer(Fill, sight, limits)
     is_late = sight.now - latest.signed_at >= limits.patience and latest.nonce == sight.next_nonce
     if sight.too_cheap or is_late:

@@ -3,6 +3,7 @@
 from recon_node.anchoring.machine import (
     Attempt,
     FeeLimits,
+    Obstacle,
     SendTransaction,
     Sight,
     Sign,
@@ -24,7 +25,7 @@ def test_an_endpoint_that_always_has_used_the_nonce_is_believed_ever_later() -> 
     now, since, reason, is_alarming = 0.0, 0.0, "", False
     while now < 86_400:
         nonce = attempts[-1].nonce + 1 if attempts else 100
-        match decide(attempts, sight(now, nonce), LIMITS, now - since):
+        match decide(attempts, sight(now, nonce), LIMITS, Obstacle(reason, now - since)):
             case Sign(nonce, max_fee, tip):
                 attempts.append(Attempt(f"{len(attempts)}", nonce, max_fee, tip, b"", now))
             case Wait(text, is_alarming):
@@ -38,8 +39,9 @@ def test_an_endpoint_that_always_has_used_the_nonce_is_believed_ever_later() -> 
 def test_gaps_are_filled_only_where_they_are_few() -> None:
     """An endpoint says first that the account's nonce is 1,000, and later 5."""
     attempt = Attempt("0x", 1000, GWEI, GWEI, b"", 0.0)
-    assert not isinstance(decide([attempt], sight(1000.0, 996), LIMITS, 1000.0), Wait)
-    step = decide([attempt], sight(1000.0, 5), LIMITS, 1000.0)
+    gap = Obstacle("sent", 1000.0)
+    assert not isinstance(decide([attempt], sight(1000.0, 996), LIMITS, gap), Wait)
+    step = decide([attempt], sight(1000.0, 5), LIMITS, gap)
     assert isinstance(step, Wait)
     assert step.is_alarming
-    assert isinstance(decide([attempt], sight(0.0, 1000), LIMITS, 0.0), SendTransaction)
+    assert isinstance(decide([attempt], sight(0.0, 1000), LIMITS, Obstacle()), SendTransaction)

@@ -11,7 +11,7 @@ import trio
 from eth_account import Account
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from simulated_chain import ADDRESS, CONTRACT, KEY, Crash, SimulatedChain
+from simulated_chain import ADDRESS, CONTRACT, DEPTH, KEY, Crash, SimulatedChain
 
 from recon_node.anchoring import authority
 from recon_node.anchoring.authority import Anchored, Pending
@@ -130,6 +130,27 @@ def test_a_tree_has_one_transaction(events: list[tuple[str, int]]) -> None:
 
     with TemporaryDirectory() as directory:
         trio.run(partial(play, Path(directory)))
+
+
+async def test_a_receipt_that_is_missing_for_a_moment_costs_no_second_call(tmp_path: Path) -> None:
+    """However long the transaction has waited, for something else, to be final."""
+    world = World(tmp_path)
+    await world.advance()
+    world.chain.mine()
+    world.chain.time += 10 * LIMITS.patience
+    outcome = await world.advance()
+    assert isinstance(outcome, Pending)
+    assert "not final" in outcome.reason
+    world.chain.time += 10 * LIMITS.patience
+    for _ in range(DEPTH):
+        world.chain.mine()
+    world.chain.lacks_receipts = True
+    outcome = await world.advance()
+    assert isinstance(outcome, Pending)
+    assert "another transaction has used the nonce" in outcome.reason
+    world.chain.lacks_receipts = False
+    await world.settle()
+    assert len(world.journal.attempts(ROOT)) == 1
 
 
 async def test_a_stuck_transaction_is_replaced_up_to_the_limit(tmp_path: Path) -> None:
