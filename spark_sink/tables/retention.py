@@ -256,11 +256,15 @@ def vacuum(
 ) -> list[str]:
     """Delete files that only versions older than `hours` need, and uncommitted files of that age.
 
-    `hours` None: as the table's property says. Nothing else may be writing a table on a disk. In a
-    store, where no lock ensures that, uncommitted files are kept for an hour at least, because they
-    may be about to be committed. Returns the names of the files.
+    `hours` None: as the table's property says, or for as long as a reader has held its version.
+    Nothing else may be writing a table on a disk. In a store, where no lock ensures that,
+    uncommitted files are kept for an hour at least, because they may be about to be committed.
+    Returns the names of the files.
     """
-    keep = retention_of(table) if hours is None else timedelta(hours=hours)
+    if hours is None:
+        keep = max(retention_of(table), _longest_hold(location))
+    else:
+        keep = timedelta(hours=hours)
     changes = keep if hours is not None else max(keep, retention_of(table, _CHANGES))
     # delta-rs counts whole hours: round up to keep too much rather than too little.
     whole_hours = math.ceil(keep / timedelta(hours=1))
@@ -447,15 +451,31 @@ def _hold(readers: Path, version: int) -> Iterator[None]:
 
 def oldest_held(location: Location) -> int | None:
     """Return the oldest version that a reader holds; forget readers that have ended."""
+    versions = (int(path.name.partition("-")[0]) for path in _holds(location))
+    return min(versions, default=None)
+
+
+def _longest_hold(location: Location) -> timedelta:
+    """Return for how long a reader has held its version; of several, the longest time."""
+    now = time.time()
+    begun = [now]
+    for path in _holds(location):
+        with suppress(OSError):  # it has ended just now
+            begun.append(path.stat().st_mtime)
+    return timedelta(seconds=now - min(begun))
+
+
+def _holds(location: Location) -> list[Path]:
+    """Return the files of readers, without those that have ended."""
     if not isinstance(location, Path):
-        return None
-    versions: list[int] = []
+        return []
+    held_files: list[Path] = []
     for path in (location / _READERS).glob("*-*"):
         try:
             with open_locked(path):
                 path.unlink()
         except BlockingIOError:
-            versions.append(int(path.name.partition("-")[0]))
+            held_files.append(path)
         except OSError:
             continue
-    return min(versions, default=None)
+    return held_files

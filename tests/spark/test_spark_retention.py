@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from spark_helpers import EPOCH, asked, feed_rows, read_on, told
 from spark_samples import change, document, replace
 
@@ -97,6 +98,21 @@ def test_a_query_can_read_to_its_end(versions: Versions) -> None:
     before = len(list((versions.directory / "stream_tips").rglob("*.parquet")))
     versions.step()
     assert len(list((versions.directory / "stream_tips").rglob("*.parquet"))) < before
+
+
+def test_what_is_read_stays_however_short_the_history_is(
+    versions: Versions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 1)
+    versions.sink.tables.set_retention(Retention(0.0, math.inf))
+    table = DeltaTable(versions.directory / "stream_tips")
+    files = [Path(uri) for uri in table.file_uris()]
+    with held(versions.directory / "stream_tips", table.version()):
+        for _ in range(3):
+            versions.step()
+        assert all(file.exists() for file in files)
+    versions.step()
+    assert not all(file.exists() for file in files)
 
 
 def test_a_feed_can_read_every_change(versions: Versions) -> None:
