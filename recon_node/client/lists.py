@@ -382,7 +382,7 @@ def tangles(session: ClientSession, root: StreamRef) -> Steps[dict[str, int]]:
     """
     (named,) = (yield get(f"/ceramic/tangles/{to_stream_id(root)}")).fields("tangles")
     with decoding():
-        return {member(each, "name", str): member(each, "candidates", int) for each in named}
+        return {member(entry, "name", str): member(entry, "candidates", int) for entry in named}
 
 
 def tangle(session: ClientSession, root: StreamRef, name: str) -> Steps[Thread]:
@@ -404,7 +404,9 @@ def tangle(session: ClientSession, root: StreamRef, name: str) -> Steps[Thread]:
             name=name,
             messages=tuple(map(_read_message, messages)),
             tips=tuple(map(StreamId.parse, tips)),
-            excluded={StreamId.parse(each["id"]): member(each, "reason", str) for each in excluded},
+            excluded={
+                StreamId.parse(entry["id"]): member(entry, "reason", str) for entry in excluded
+            },
         )
         known = {thread.messages[0].id}
         for message in thread.messages[1:]:

@@ -556,13 +556,16 @@ def _signature_fault(event: Event, header: InitHeader) -> str | None:
 
 
 def _fetch_times(stream: StreamId) -> Steps[tuple[dict[CID, int], set[CID] | None]]:
-    """The block times of a stream's time events, and which events are delivered: all of these are
-    listed, while of the others there may be too many. Of a ceramic-one node, neither."""
+    """Fetch the block times of a stream's time events, and the CIDs of its delivered events.
+
+    A node lists every delivered event, but not every waiting one. A ceramic-one node does not know
+    the question (404): then there are no times, and what is delivered is unknown (None).
+    """
     answer = yield get(f"/ceramic/streams/{stream}/events")
     if answer.status == 404:
         return {}, None
     (entries,) = answer.fields("events")
     with decoding():
         times = {CID.parse(entry["cid"]): member(entry, "time", int, NoneType) for entry in entries}
-        delivered = {CID.parse(each["cid"]) for each in entries if each["state"] == "delivered"}
+        delivered = {CID.parse(entry["cid"]) for entry in entries if entry["state"] == "delivered"}
     return {cid: time for cid, time in times.items() if time is not None}, delivered

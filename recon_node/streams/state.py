@@ -78,9 +78,9 @@ MAX_DEFINITION: Final = 200_000
 _COMPILED: Final = 1_500
 """Steps for each byte of a model's definition that is compiled. Classes of Unicode characters are
 what takes longest: about 6 µs for each byte of their patterns."""
-_ERRORS: Final = 8
+_MAX_ERRORS: Final = 8
 """Validation errors kept for an event."""
-_MAX_ERROR: Final = 300
+_MAX_ERROR_LENGTH: Final = 300
 """Characters of a validation error."""
 _MAX_KEPT: Final = 32 * 1024 * 1024
 """Weight of the states that are kept because they may be asked for."""
@@ -336,7 +336,7 @@ class StreamStates:
         return StateSummary(self._header, known, state, rejected, *paid)
 
     def _state_before(self, cid: CID) -> EventState:
-        """The state after an earlier event."""
+        """The state after an event that is only known by the summary."""
         if self._summary is None:
             raise StreamShapeError(f"there is no event {cid}")
         return self._summary.state(cid)
@@ -496,13 +496,13 @@ def _weigh_definition(definition: Any) -> int:
     if recent is not None:
         return recent[1]
     weight = measure(definition, MAX_DEFINITION).weight
-    if len(_weighed) >= _WEIGHED:
+    if len(_weighed) >= _MAX_WEIGHED:
         _weighed.clear()
     _weighed[id(definition)] = definition, weight
     return weight
 
 
-_WEIGHED: Final = 32
+_MAX_WEIGHED: Final = 32
 """Definitions whose weight is kept."""
 # By id; holding the object keeps its id from being used again.
 _weighed: Final[dict[int, tuple[Any, int]]] = {}
@@ -546,7 +546,10 @@ def accepted_tip(shapes: Iterable[EventShape[CID]], rejected: Collection[CID]) -
 
 def _in_brief(errors: list[str]) -> tuple[str, ...]:
     """The first errors, shortened: they quote what comes from the network."""
-    return tuple(e if len(e) <= _MAX_ERROR else e[: _MAX_ERROR - 1] + "…" for e in errors[:_ERRORS])
+    return tuple(
+        e if len(e) <= _MAX_ERROR_LENGTH else e[: _MAX_ERROR_LENGTH - 1] + "…"
+        for e in errors[:_MAX_ERRORS]
+    )
 
 
 def definitions_of(

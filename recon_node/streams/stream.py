@@ -14,7 +14,6 @@ never depend on whether there was a summary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -363,12 +362,15 @@ class Stream:
         return safe_until
 
     def with_definitions(self, definitions: Definitions | None) -> Stream:
-        """Return the stream, with definitions of its model."""
-        stream = copy(self)  # with what was computed, but for what depends on the content
-        stream.definitions, stream._states = definitions, None
-        for name in ("accepted_tip", "open_tips"):
-            stream.__dict__.pop(name, None)
-        return stream
+        """Return the stream, with definitions of its model; nothing of it is computed yet."""
+        return Stream(
+            self.statements,
+            self.times,
+            self.faults,
+            definitions,
+            on_event=self._on_event,
+            summary=self._summary,
+        )
 
     def with_event(self, event: Event, definitions: Definitions | None = None) -> Stream:
         """Return the stream with one more event; the content before it is not computed again.
