@@ -1,4 +1,4 @@
-"""Floor 2, Ceramic: networks, StreamIDs, EventIds, events, DIDs and signatures.
+"""Layer 2, Ceramic: networks, StreamIDs, EventIds, events, DIDs and signatures.
 
 Pure functions over bytes: what an event is, which key it has, and whether it is what it claims
 to be. What is refused raises a `CeramicError` whose message is user-facing. In reading order:

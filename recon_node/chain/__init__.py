@@ -1,4 +1,4 @@
-"""Floor 5, the chain side: when were the anchors of time events made?
+"""Layer 5, the chain side: when were the anchors of time events made?
 
 `open_anchors` looks up the transactions of pending time events at JSON-RPC endpoints of their
 chains. Read `proof_lookup` first (the outcomes of a lookup), then `rpc` (asking a chain),

@@ -1,4 +1,4 @@
-"""Floor 1, IPLD: CIDs and varints, DAG-CBOR, DAG-PB, CARs and multibase.
+"""Layer 1, IPLD: CIDs and varints, DAG-CBOR, DAG-PB, CARs and multibase.
 
 Pure functions over `bytes`. All input is checked; what is refused raises an `IpldError` whose
 message is user-facing. In reading order:

@@ -1,4 +1,4 @@
-"""Floor 5, the network side: libp2p host, recon and event streams, discovery, sync with peers.
+"""Layer 5, the network side: libp2p host, recon and event streams, discovery, sync with peers.
 
 `open_p2p` joins a store to its network and keeps it equal to its peers' stores. The wire formats
 are in docs/wire.md. In reading order:

@@ -1,4 +1,4 @@
-"""Floor 4, the store: the durable event log, admission and the feed.
+"""Layer 4, the store: the durable event log, admission and the feed.
 
 `open_store` yields the `Store` of a data directory. In reading order:
 

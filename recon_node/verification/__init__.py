@@ -1,4 +1,4 @@
-"""Floor 3, verification: checks that need only the event itself, and a process that makes them.
+"""Layer 3, verification: checks that need only the event itself, and a process that makes them.
 
 Reading an event and checking its signature takes most of admission's CPU time, and needs no log, no
 order and no clock. So it is done outside the node: `check_event` turns a CAR into `Facts`, and
