@@ -237,7 +237,7 @@ def token_in(path: Path | None) -> str | None:
         token = read_secret(path, "ascii")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not ASCII"
-        raise click.ClickException(f"the token file {path} cannot be read: {reason}") from None
+        raise CommandError(f"the token file {path} cannot be read: {reason}") from None
     if is_exposed(path):
         echo(f"Warning: other users can read the token file {path}: chmod 600 it", err=True)
     return token
