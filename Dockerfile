@@ -57,8 +57,8 @@ VOLUME /tables
 LABEL org.opencontainers.image.title="spark-sink" \
     org.opencontainers.image.description="The feed of a Ceramic node as Delta tables, by PySpark" \
     org.opencontainers.image.licenses="MIT OR Apache-2.0"
-# Metrics, if `run` is given --metrics 0.0.0.0:9102
-EXPOSE 9102
+# Flight SQL of `serve --listen 0.0.0.0:5102`; metrics of `run --metrics 0.0.0.0:9102`
+EXPOSE 5102 9102
 ENTRYPOINT ["spark-sink"]
 CMD ["run", "--url", "http://node:5101", "--tables", "/tables"]
 

@@ -111,7 +111,9 @@ def tangle_of(messages: Iterable[TangleMessage[Id]], name: str, root: Id) -> Tan
         candidates[message.id] = previous if message.id == root else previous or ()
         timestamps[message.id] = message.timestamp
     if root not in candidates:
-        raise TangleError(f"the root {root} of the tangle {name!r} is missing")
+        raise TangleError(
+            f"the root {root} of the tangle {name!r} is missing, or is not a message of that tangle"
+        )
     if candidates[root] is not None:
         raise TangleError(f"{root} is not a root: in {name!r} it names previous messages")
     return weave(candidates, timestamps)

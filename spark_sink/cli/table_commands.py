@@ -117,9 +117,10 @@ def check(tables: Location, deep: bool, as_json: bool) -> None:
 def verify(tables: Location, url: str, token: str | None, as_json: bool) -> None:
     """Verify that raw_events has exactly what the node has delivered, up to the same position.
 
-    Both sides hash their EventIds by Sha256a (CIP-124), whole and by model. If the hashes differ,
-    the events in which they do are found by comparing parts of parts, as nodes do it with each
-    other. Exit code 1 if there are any.
+    Both sides hash their EventIds by Sha256a (CIP-124), whole and by model; a sort value that is
+    not a model of the tables is shown by its hash. If the hashes differ, the events in which they
+    do are found by comparing parts of parts, as nodes do it with each other. Exit code 1 if there
+    are any.
 
     \b
     Example:

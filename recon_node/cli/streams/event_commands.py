@@ -47,6 +47,8 @@ from recon_node.ipld import CID, IpldError, dag_json, multibase
 
 _CANDIDATES: Final = 5
 """Events listed when the first characters of a CID stand for more than one."""
+_LEAST_PREFIX: Final = 10
+"""Characters of a CID that the node's search takes at least."""
 _STEP: Final = 50
 """Events from one update of the progress bar to the next."""
 
@@ -171,6 +173,11 @@ def _whole_cid(node: Connection, text: str) -> str:
     if len(cids) > 1:
         more = ", ..." if len(cids) == _CANDIDATES else ""
         raise CommandError(f"more than one event begins with {text}: {', '.join(cids)}{more}")
+    if not cids and len(text) < _LEAST_PREFIX:
+        raise CommandError(
+            f"{text!r} is not a CID: give a whole one, or at least its first {_LEAST_PREFIX} "
+            "characters"
+        )
     return cids[0] if cids else text
 
 
