@@ -67,6 +67,7 @@ def test_addresses_end_with_the_peer_id() -> None:
 async def test_metrics(api: Api, filled: Events, store: Store) -> None:
     await api.get("/ceramic/events/nonsense")
     await api.get("/nowhere")
+    await api.delete("/ceramic/peers/nobody")
     await store.admit_local([b"nonsense"])
     answer = await api.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
@@ -85,6 +86,7 @@ async def test_metrics(api: Api, filled: Events, store: Store) -> None:
     request = "recon_http_request_duration_seconds_count", ("method", "GET")
     assert values[*request, ("path", "/ceramic/events/{event_id}"), ("status", "400")] == 1
     assert values[*request, ("path", "other"), ("status", "404")] == 1
+    assert (request[0], ("method", "DELETE")) in {key[:2] for key in values}
     assert values["process_open_fds",] > 0
 
 

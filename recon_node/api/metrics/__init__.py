@@ -28,7 +28,7 @@ from recon_node.base.timing import Durations
 if TYPE_CHECKING:
     from recon_node.api.endpoint import Services
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
+_METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
 _BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 LOOP_WINDOW: Final = 10.0
 """Seconds for which the longest hold of the event loop is kept at least."""
