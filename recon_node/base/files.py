@@ -48,14 +48,19 @@ def private_directory(path: Path) -> list[Path]:
         OSError: it cannot be created.
     """
     path.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-    opened: list[Path] = []
-    for entry in (path, *path.iterdir()):
-        status = entry.lstat()
-        if status.st_uid != os.geteuid() or not status.st_mode & _OTHERS or entry.is_symlink():
-            continue
-        entry.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
-        opened.append(entry)
-    return opened
+    return [entry for entry in (path, *path.iterdir()) if _make_private(entry)]
+
+
+def _make_private(path: Path) -> bool:
+    """Take others' permissions from a file or directory of ours; return whether they had any."""
+    try:
+        status = path.lstat()
+        if status.st_uid != os.geteuid() or not status.st_mode & _OTHERS or path.is_symlink():
+            return False
+        path.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
+    except FileNotFoundError:  # the node that uses the directory has moved or deleted it meanwhile
+        return False
+    return True
 
 
 def reserve_at(directory: Path) -> int:
@@ -143,6 +148,7 @@ def create_file(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        sync_directory(path.parent)
     except BaseException:
         path.unlink(missing_ok=True)
         raise

@@ -11,6 +11,7 @@ import pytest
 
 from recon_node.base import files
 from recon_node.base.files import (
+    create_file,
     draft_of,
     is_exposed,
     move_into_place,
@@ -147,6 +148,23 @@ def test_a_directory_is_made_private_with_its_files(tmp_path: Path) -> None:
     assert stat.S_IMODE(target.stat().st_mode) == 0o644
     assert is_exposed(target)
     assert not is_exposed(secret)
+
+
+def test_a_file_that_disappears_meanwhile_is_no_error(tmp_path: Path, monkeypatch) -> None:
+    """A running node replaces files in its directory while another one tries to start in it."""
+    kept, gone = tmp_path / "kept", tmp_path / "gone"
+    kept.write_text("")
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter([gone, kept]))
+    kept.chmod(0o644)
+    tmp_path.chmod(0o700)
+    assert private_directory(tmp_path) == [kept]
+
+
+def test_a_new_file_has_its_name_after_a_power_cut(tmp_path: Path, monkeypatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "sync_directory", synced.append)
+    create_file(tmp_path / "key", b"secret")
+    assert synced == [tmp_path]
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
