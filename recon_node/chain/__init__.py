@@ -1,8 +1,13 @@
 """Layer 5, the chain side: when were the anchors of time events made?
 
 `open_anchors` looks up the transactions of pending time events at JSON-RPC endpoints of their
-chains. Read `proof_lookup` first (the outcomes of a lookup), then `rpc` (asking a chain),
-`rpc_endpoint` (one URL) and `rpc_answers` (what an answer must look like).
+chains. In reading order:
+
+proof_lookup  the outcomes of a lookup, and when it is repeated
+rpc           a chain, asked at one or more endpoints
+rpc_endpoint  one endpoint
+rpc_answers   what an answer must look like
+settings      which chains are asked, where, and how much at once
 """
 
 from recon_node.chain.proof_lookup import open_anchors
