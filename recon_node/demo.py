@@ -33,7 +33,7 @@ from recon_node.base.connection import ClientError, Connection
 from recon_node.base.terminal import CommandError
 from recon_node.ceramic import Event, parse_event
 from recon_node.cli.command import color_system, make_table
-from recon_node.cli.streams.sending import read_items
+from recon_node.cli.streams.event_file import read_items
 from recon_node.client import Ceramic, Key, ModelDefinition, NotFoundError
 from recon_node.ipld import CID, multibase
 from recon_node.testnet import Testnet, TestnetError, TestnetNode

@@ -31,7 +31,7 @@ from recon_node.base.terminal import (
 from recon_node.ceramic import MAX_CAR_SIZE, EventIdError, Network, Shard, StreamId, StreamIdError
 from recon_node.cli.command import complete_file, counted, intake_text, print_first, step_bar
 from recon_node.cli.config import DataDirCommand
-from recon_node.cli.streams.sending import read_items
+from recon_node.cli.streams.event_file import read_items
 from recon_node.ipld import IpldError, car, multibase
 from recon_node.ipld.car import BEGINNING_SIZE, looks_like_car, read_layout, sections, without_v2
 from recon_node.settings import Settings

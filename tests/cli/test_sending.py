@@ -22,14 +22,13 @@ from recon_node.api.settings import Limits
 from recon_node.base.connection import MAX_PAUSE, Answer, AsyncConnection, NodeError, NotANodeError
 from recon_node.ceramic import Network
 from recon_node.cli.streams import sending as module
+from recon_node.cli.streams.event_file import Item, read_items
 from recon_node.cli.streams.sending import (
     MAX_REFUSALS,
-    Item,
     RefusedItem,
     SendingOutcome,
     Window,
     WindowEntry,
-    read_items,
     send_items,
 )
 from recon_node.ipld import CID, DAG_CBOR, multibase

@@ -7,6 +7,7 @@ In reading order:
     model_commands   `model`, and `stream list`
     tangle_commands  `tangle`: threads of many authors
     event_commands   `events` and `feed`
-    sending          reads the events of a file, and sends them
+    event_file       reads the events of a file
+    sending          sends them, each after everything it depends on
     key_commands     `key`
 """

@@ -42,7 +42,8 @@ from recon_node.cli.command import (
     understood,
     write_file,
 )
-from recon_node.cli.streams.sending import WORKERS, Item, SendingOutcome, read_items, send_items
+from recon_node.cli.streams.event_file import Item, read_items
+from recon_node.cli.streams.sending import WORKERS, SendingOutcome, send_items
 from recon_node.ipld import CID, IpldError, dag_json, multibase
 
 _CANDIDATES: Final = 5

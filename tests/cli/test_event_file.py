@@ -1,4 +1,4 @@
-"""Events from files, and the order in which they are sent."""
+"""Events of files."""
 
 import io
 import json
@@ -7,7 +7,7 @@ import pytest
 from support import sdk_sample
 
 from recon_node.base.terminal import CommandError
-from recon_node.cli.streams.sending import Item, NoEventsError, read_items
+from recon_node.cli.streams.event_file import Item, NoEventsError, read_items
 from recon_node.ipld import multibase
 
 
