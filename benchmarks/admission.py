@@ -40,7 +40,8 @@ from recon_node.ceramic import Network, StreamId, StreamType, parse_event, verif
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.p2p import P2PSettings, open_p2p
-from recon_node.snapshot.creating import LogSource, create_snapshot
+from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.event_source import LogSource
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.store import StoreSettings, open_store

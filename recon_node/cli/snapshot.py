@@ -46,7 +46,8 @@ from recon_node.cli.config import DataDirCommand
 from recon_node.p2p import P2PError
 from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing_key_of
 from recon_node.settings import Settings
-from recon_node.snapshot.creating import LogSource, Progress, create_snapshot
+from recon_node.snapshot.creating import Progress, create_snapshot
+from recon_node.snapshot.event_source import LogSource
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, scheme_of
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.settings import parse_period

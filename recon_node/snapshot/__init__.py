@@ -7,7 +7,8 @@ In reading order:
     packs             the objects in which events and nodes of the tree are
     objects           an object store, or a directory
     web               an object store that is a web server
-    creating          writes a snapshot, of a log or of a running node's store
+    event_source      the events to make one of: a log, or a running node's store
+    creating          writes a snapshot
     snapshot_reader   reads one; each node and event is checked against its CID
     syncing           fetches what a node lacks
     upkeep            lists, checks and deletes snapshots

@@ -19,7 +19,8 @@ import trio
 from nacl.signing import SigningKey
 
 from recon_node.base.timing import Durations
-from recon_node.snapshot.creating import Created, DamagedBaseError, StoreSource, create_snapshot
+from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
+from recon_node.snapshot.event_source import StoreSource
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError
 from recon_node.snapshot.settings import SnapshotSettings
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, in_thread, sync_all

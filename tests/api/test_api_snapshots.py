@@ -12,7 +12,8 @@ from nacl.signing import SigningKey
 from recon_node.ceramic import Network
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import multibase
-from recon_node.snapshot.creating import LogSource, create_snapshot
+from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.event_source import LogSource
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.settings import SnapshotSettings
 from recon_node.snapshot.snapshot_service import open_snapshots

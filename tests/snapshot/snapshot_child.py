@@ -5,7 +5,8 @@ from pathlib import Path
 
 from nacl.signing import SigningKey
 
-from recon_node.snapshot.creating import LogSource, create_snapshot
+from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.event_source import LogSource
 from recon_node.snapshot.objects import Objects
 
 if __name__ == "__main__":

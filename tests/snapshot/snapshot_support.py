@@ -13,7 +13,8 @@ from nacl.signing import SigningKey
 from recon_node.ceramic import Event, Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.snapshot.creating import Created, LogSource, create_snapshot
+from recon_node.snapshot.creating import Created, create_snapshot
+from recon_node.snapshot.event_source import LogSource
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.store import StoreSettings, open_store

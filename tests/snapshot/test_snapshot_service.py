@@ -10,7 +10,8 @@ from trio.testing import MockClock
 
 from recon_node.api.routes.products.snapshots import describe_sync
 from recon_node.snapshot import snapshot_service
-from recon_node.snapshot.creating import LogSource, create_snapshot
+from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.event_source import LogSource
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.settings import SnapshotSettings, parse_period
 from recon_node.snapshot.snapshot_service import open_snapshots

@@ -16,7 +16,8 @@ from snapshot_support import KEY, NETWORK, PACK, QUICK, create, events, make_log
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import CID
 from recon_node.ipld.cid import RAW
-from recon_node.snapshot.creating import DamagedBaseError, StoreSource, create_snapshot
+from recon_node.snapshot.creating import DamagedBaseError, create_snapshot
+from recon_node.snapshot.event_source import StoreSource
 from recon_node.snapshot.objects import Objects, SnapshotError
 from recon_node.snapshot.packs import pack_name
 from recon_node.snapshot.root import page_name, read_page

@@ -17,7 +17,8 @@ from spark_oracle import assert_tables
 from recon_node.api.routes.node_info import did_of_peer
 from recon_node.ceramic import Event, Network
 from recon_node.ceramic.auth.did import controller_of
-from recon_node.snapshot.creating import LogSource, create_snapshot
+from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.event_source import LogSource
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.snapshot_reader import read_root
 from recon_node.store import Interest, StoreSettings, open_store, parse_interest
