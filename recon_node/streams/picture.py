@@ -5,7 +5,7 @@ Event ids must sort as CIP-145 demands: a `CID` does; its text does not.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -66,28 +66,43 @@ def stream_picture(
     delivered = [event.shape for event in reversed(newest) if event.state == "delivered"]
     tip, trouble = _select(delivered, now)
     judge = _Judge(newest, tip, now, full)
-    nodes = [*missing, *map(judge.node, reversed(newest))]
-    parts = [f"{len(newest)} events"]
-    if len(delivered) < len(newest):
-        parts.append(f"{len(newest) - len(delivered)} of them not delivered yet")
+    nodes = (*missing, *map(judge.node, reversed(newest)))
+    summary = _summary(len(newest), len(delivered), tip, trouble)
     if tip is None:
-        parts.append(f"no tip: {trouble}")
-        return StreamPicture(Picture(title, ", ".join(parts), tuple(nodes)), None, ())
+        return StreamPicture(Picture(title, summary, nodes), None, ())
+    expired = expired_branches(delivered, tip, earliest_times(reversed(delivered)))
+    merge = open_tips(delivered, tip, tip, expired)
+    notes = tuple(_notes(judge, tip, delivered, merge))
+    return StreamPicture(Picture(title, summary, nodes, notes), tip, merge)
+
+
+def _summary(held: int, delivered: int, tip: Tip[Any] | None, trouble: str) -> str:
+    parts = [f"{held} events"]
+    if delivered < held:
+        parts.append(f"{held - delivered} of them not delivered yet")
+    if tip is None:
+        return ", ".join((*parts, f"no tip: {trouble}"))
     parts.append("diverged" if tip.diverged else "converged")
     parts.append(f"{len(tip.pruned)} pruned" if tip.pruned else "nothing pruned")
-    notes = [judge.why(decision) for decision in tip.reasons]
-    notes = notes or ["There is one candidate: no fork had to be decided."]
+    return ", ".join(parts)
+
+
+def _notes(
+    judge: _Judge, tip: Tip[Any], delivered: Sequence[EventShape[Any]], merge: Sequence[Any]
+) -> Iterator[str]:
+    """How the tip was chosen, what an expired capability has to do with it, and how to merge."""
+    yield from map(judge.why, tip.reasons)
+    if not tip.reasons:
+        yield "There is one candidate: no fork had to be decided."
     lasting, _ = _select([shape._replace(expires=None) for shape in delivered], None)
     if lasting is not None and lasting.event != tip.event:
-        name = _name(lasting.event, full)
-        notes.append(f"A capability has expired: if it held, {name} would be the tip.")
-    expired = expired_branches(delivered, tip, earliest_times(reversed(delivered)))
-    if merge := open_tips(delivered, tip, tip, expired):
-        notes.append(
+        name = judge.name(lasting.event)
+        yield f"A capability has expired: if it held, {name} would be the tip."
+    if merge:
+        yield (
             "A data event with these prevs would merge it (`recon-node stream merge`):\n"
             + "\n".join(map(str, merge))
         )
-    return StreamPicture(Picture(title, ", ".join(parts), tuple(nodes), tuple(notes)), tip, merge)
 
 
 class _Judge:
@@ -101,7 +116,7 @@ class _Judge:
         self._full = full
         self._time = earliest_times(event.shape for event in newest)
         self._pruned = frozenset(tip.pruned if tip else ())
-        self._told = {
+        self._decided = {
             named
             for decision in (tip.reasons if tip else ())
             for named in (decision.winner, *decision.rivals)
@@ -114,11 +129,14 @@ class _Judge:
             prev=tuple(dict.fromkeys(event.shape.prevs)),
             shape=_SHAPES[event.shape.kind],
             tone=self._tone(event, marks),
-            name=_name(event.shape.id, self._full),
+            name=self.name(event.shape.id),
             details=(event.shape.kind, str(event.height), self._when(event)),
             marks=marks,
-            keep=not _ORDINARY.issuperset(marks) or event.shape.id in self._told,
+            keep=not _ORDINARY.issuperset(marks) or event.shape.id in self._decided,
         )
+
+    def name(self, id_: Hashable) -> str:
+        return _name(id_, self._full)
 
     def why(self, decision: Decision[Any]) -> str:
         winner = f"{self._named(decision.winner)} wins over "
@@ -132,7 +150,7 @@ class _Judge:
         return f"The branch of {self._named(decision.winner)} holds all data that the others hold."
 
     def _named(self, id_: Hashable) -> str:
-        return f"{_name(id_, self._full)} ({_anchored(self._time.get(id_))})"
+        return f"{self.name(id_)} ({_anchored(self._time.get(id_))})"
 
     def _marks(self, event: HeldEvent) -> tuple[str, ...]:
         id_ = event.shape.id
