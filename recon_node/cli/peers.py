@@ -133,7 +133,7 @@ def add_peer(context: click.Context, multiaddr: str, node: Connection, as_json: 
     Example:
       recon-node peers add /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...
     """
-    as_json = as_json or (context.parent is not None and context.parent.params["as_json"])
+    as_json = _wants_json(context, as_json)
     peer, started = multiaddr.rpartition("/p2p/")[2], time.time()
     with command_errors(node.url), _chosen_node(context, node) as chosen:
         chosen.request("POST", "/ceramic/peers", params={"addresses": multiaddr})
@@ -162,11 +162,16 @@ def remove_peer(context: click.Context, peer: str, node: Connection, as_json: bo
     Example:
       recon-node peers remove 12D3KooW...
     """
-    as_json = as_json or (context.parent is not None and context.parent.params["as_json"])
+    as_json = _wants_json(context, as_json)
     peer_id = peer.rpartition("/p2p/")[2]
     with command_errors(node.url), _chosen_node(context, node) as chosen:
         chosen.request("DELETE", f"/ceramic/peers/{quote(peer_id, safe='')}")
     print_result({"removed": peer_id}, f"removed {peer_id}", as_json=as_json)
+
+
+def _wants_json(context: click.Context, as_json: bool) -> bool:
+    """Whether --json is given after `peers add`, or between the two words."""
+    return as_json or (context.parent is not None and context.parent.params["as_json"])
 
 
 def _chosen_node(context: click.Context, own: Connection) -> Connection:

@@ -34,7 +34,13 @@ from recon_node.streams.json_values import Budget, equal_within
 from recon_node.streams.schema_price import SchemaError
 
 Errors = list[str]
+Definitions = Mapping[CID, Any]
+"""A model's definitions, by version: after its init event, and after the accepted events that
+documents name as `modelVersion`."""
 
+MAX_VERSIONS: Final = 100
+"""Versions of its model that a document can name."""
+_METADATA: Final = ("shouldIndex", "modelVersion")
 _FIXED_IN_MODELS: Final = (
     "version",
     "interface",
@@ -341,17 +347,6 @@ def _as_text(value: Any) -> str:
 def _same(one: Any, other: Any, budget: Budget) -> bool:
     """Whether both are equal as JSON. A patch shares what it does not change."""
     return one is other or equal_within(budget, one, other)
-
-
-Definitions = Mapping[CID, Any]
-"""A model's definitions, by version: after its init event, and after the accepted events that
-documents name as `modelVersion`."""
-
-MAX_VERSIONS: Final = 100
-"""Versions of its model that a document can name."""
-
-
-_METADATA: Final = ("shouldIndex", "modelVersion")
 
 
 def event_metadata(event: Event) -> dict[str, Any]:
