@@ -176,7 +176,9 @@ class Journal:
         self._connection.execute("PRAGMA synchronous = FULL")
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version > _VERSION:
-            raise JournalError(f"{self._path} is of a later version of this program")
+            raise JournalError(
+                f"{self._path} is of a later version of recon-node: use that version"
+            )
         if not tables or version < _VERSION:
             tables_made = _FROM_0 if tables else _TABLES + _REQUESTS
             self._connection.executescript(

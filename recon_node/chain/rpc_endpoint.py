@@ -157,7 +157,7 @@ class RpcEndpoint:
         content, most = json.dumps(call).encode(), self._max_answer_bytes
         sent = self._client.stream("POST", self._url, content=content, headers=_HEADERS)
         async with sent as response:
-            body = await read_body(response, self._max_answer_bytes)
+            body = await read_body(response, most)
         if len(body) > most:
             raise AnswerError(f"{self.host}: the answer to {method} has more than {most} bytes")
         pause = response.headers.get("retry-after", "")

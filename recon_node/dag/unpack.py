@@ -3,8 +3,8 @@
 DAGs are not trusted: names that lead out of the directory (`..`, a slash, a NUL) are refused, and
 existing files are never overwritten. Symlinks are made as they are, wherever they lead, but nothing
 is written through them. Of the permissions, those to run as the file's owner or group are not set.
-What is to be written is added up before. Everything is first written next to its
-place and moved there when complete.
+The size is known before anything is written. Everything is written next to its place first, and
+moved there when it is complete.
 
 A DAG of two megabytes can name petabytes: a node may link to one child thousands of times, at
 several levels. So each node is looked at once, and what is below it is multiplied, not walked.

@@ -2,9 +2,10 @@
 
 A store is named by a URL: `file:///srv/snapshots`, `s3://bucket/prefix`, `gs://...`, `az://...`,
 `memory://`, and, for reading, `https://host/path`. The library is obstore: one Rust extension
-without further dependencies, whose calls release the interpreter lock, with bounded retries. Who
-runs such a store is trusted with memory; who runs a web server is not (`web`).
-Credentials come from the environment, as the tools of each provider have it (AWS_ACCESS_KEY_ID...).
+without further dependencies, whose calls release the interpreter lock, with bounded retries. The
+operator of such a store is trusted not to fill this process's memory; that of a web server is not
+(`web`). Credentials come from the environment, as the tools of each provider have it
+(AWS_ACCESS_KEY_ID...).
 """
 
 from __future__ import annotations

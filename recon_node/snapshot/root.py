@@ -6,9 +6,9 @@
     feeds/CID.parquet                       feed positions (below)
 
 A root object is a CAR. Its root is an envelope (a JWS as DAG-JOSE, by the Ed25519 key of the node's
-libp2p identity, as did:key), which signs the CID of the manifest. A
-third block has the nodes at the top of the tree, so that a reader gets them without another round
-trip: a list of what stands at their extents (see `packs`), level by level, the root first.
+libp2p identity, as did:key), which signs the CID of the manifest. A third block has the nodes at
+the top of the tree, so that a reader gets them without another round trip: a list of what stands at
+their extents (see `packs`), level by level, the root first.
 
     manifest   {type: "recon-node/snapshot", version: 1, network, interests: [text, ...],
                ranges: [[lower, upper], ...] (ascending and apart), created: Unix seconds,

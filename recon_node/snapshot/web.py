@@ -36,7 +36,7 @@ from recon_node.base.connection import ProxyError, usable_proxy
 from recon_node.fairness.pacing import Backoff
 
 _MAX_CONNECTIONS: Final = 32
-"""Connections."""
+"""As many as the requests that two parts of a tree make at once."""
 _MAX_REDIRECTS: Final = 10
 _SHOWN: Final = 300
 """Bytes of an error's body that are read, to be shown."""

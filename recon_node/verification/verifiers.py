@@ -133,7 +133,7 @@ CHUNK_BYTES: Final = 1024 * 1024
 CHUNK_TIMEOUT: Final = 30.0
 """Seconds for a chunk. A process that takes longer is killed."""
 CACHED_FINDINGS: Final = 16_384
-"""Findings."""
+"""Findings that are remembered, the latest."""
 MAX_CACHED_SIZE: Final = 4096
 """Bytes of a finding that is remembered: strangers cannot fill the memory."""
 

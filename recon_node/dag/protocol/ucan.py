@@ -14,8 +14,8 @@ them). A token is checked from the outside in:
   least the same time.
 
 A token always expires; one that is to hold forever expires in the year 9999. The time is an
-argument. Expiry says nothing about what was done before: `now` is given when an
-operation is first accepted, and left out when it is replayed.
+argument. Expiry says nothing about what was done before: `now` is given when an operation is first
+accepted, and left out when it is replayed.
 
 Keys are did:keys: Ed25519 (EdDSA), secp256k1 (ES256K) and P-256 (ES256). Abilities are compared
 case-insensitively; `*` is every ability, `dag/*` every ability below `dag/`. The resources `my:*`
