@@ -210,6 +210,9 @@ class FeedReader:
             with suppress(Exception):  # its workers may just have noticed, too
                 query.stop()
             raise
+        except Exception:  # whoever catches it lets go of the tables, or ends the process
+            sink.close(SINK_CLOSE_TIMEOUT)
+            raise
         if self._stop.is_set():
             sink.close(SINK_CLOSE_TIMEOUT)
             query.stop()

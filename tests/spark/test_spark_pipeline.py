@@ -408,3 +408,46 @@ def test_a_node_that_fails_while_it_is_taken_over_is_left_for_another(
     assert [event for event, _ in events][:2] == ["taking_over", "lost"]
     assert "127.0.0.1:1 cannot be reached" in events[1][1]["reason"]
     assert tables.reading.epoch == node.epoch
+
+
+def test_a_run_that_must_end_lets_its_batch_finish(
+    spark: SparkSession,
+    node: Node,
+    sample: list[Event],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or it would write the tables without their lock, or while Python ends, which crashes."""
+    monkeypatch.setattr("spark_sink.run.feed_reader._ASK_NODE_EVERY", 0.1)
+    node.add(sample[:60])
+    writing, ending = threading.Event(), threading.Event()
+
+    def on_write(*_: object) -> None:
+        writing.set()
+        assert ending.wait(PATIENCE)
+
+    def on_look(_: object) -> None:
+        if writing.is_set():
+            ending.set()
+            raise TablesError("the disk is nearly full")
+
+    feed = Feed(node.url)
+    tables = Tables(tmp_path / "tables", node.epoch, on_write=on_write)
+    reader = FeedReader(
+        spark,
+        tables,
+        RunNodes([feed], failover_after=0.0),
+        QuerySettings(node.url, tmp_path / "checkpoint"),
+        sink=lambda follower: Sink(tables, placement=follower.placement),
+        patience=0.0,
+        stop=threading.Event(),
+        on_event=lambda *_: None,
+        on_look=on_look,
+    )
+    try:
+        with pytest.raises(TablesError, match="nearly full"):
+            reader.run(feed.head())
+        assert set(tables.positions.values()) == {60}
+    finally:
+        for query in spark.streams.active:
+            query.stop()
