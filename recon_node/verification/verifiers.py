@@ -8,7 +8,7 @@ at once in a thread of this process. The processes are started when they are fir
 **A process that dies** (out of memory, killed) takes no event with it: its chunk is cut in half and
 both halves are tried again in new processes, down to a single event. An event that kills two
 processes while it is alone with them is refused and named, and so is one that keeps a process busy
-beyond `CHUNK_TIMEOUT`. If no process can be started, events are verified in this one.
+beyond `CHUNK_TIMEOUT`. If no process can be started, events are verified in this one for a while.
 
 **Findings are remembered** by the hash of the CAR, a bounded number of the latest: a bad event that
 ten peers offer is verified once. A good one that comes alone is in the log afterwards. The CAR
@@ -24,6 +24,7 @@ accepted by one exactly if it is by the other.
 from __future__ import annotations
 
 import marshal
+import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -132,6 +133,8 @@ CHUNK_BYTES: Final = 1024 * 1024
 """Bytes of these events, unless one has more."""
 CHUNK_TIMEOUT: Final = 30.0
 """Seconds for a chunk. A process that takes longer is killed."""
+RETRY_AFTER: Final = 600.0
+"""Seconds until a process is started again after that has failed, which may have taken a minute."""
 CACHED_FINDINGS: Final = 16_384
 """Findings that are remembered, the latest."""
 MAX_CACHED_SIZE: Final = 4096
@@ -154,6 +157,7 @@ class Verifiers:
         self, count: int, command: Sequence[str] = _COMMAND, *, native: bool = False
     ) -> None:
         self._count = count
+        self._paused_until = -math.inf
         self._native = native
         self._processes = Processes(command, count)
         self._memory = Latest[bytes, Wire](CACHED_FINDINGS)
@@ -224,7 +228,7 @@ class Verifiers:
 
     async def _examine(self, cars: list[bytes]) -> list[_Raw]:
         is_small = len(cars) < MIN_BATCH and sum(map(len, cars)) <= MAX_BYTES_HERE
-        if self._count == 0 or is_small:
+        if is_small or not self._has_processes():
             return await self._processes.in_thread(_examine_here, cars) if cars else []
         findings: list[_Raw] = [Broken("was not verified")] * len(cars)
         chunks = deque(_chunks(cars))
@@ -239,14 +243,17 @@ class Verifiers:
                 nursery.start_soon(work)
         return findings
 
+    def _has_processes(self) -> bool:
+        return self._count > 0 and trio.current_time() >= self._paused_until
+
     async def _examine_chunk(self, cars: list[bytes], attempt: int = 1) -> list[_Raw]:
         """Have a process examine a few events, or what is left of them after it died."""
         try:
             return await self._ask(cars)
         except CannotStartError as error:
-            if self._count:
+            if self._has_processes():  # the first chunk to fail
                 logger.error("Events are verified in the node's own process", reason=str(error))
-            self._count = 0
+            self._paused_until = trio.current_time() + RETRY_AFTER
             return await self._processes.in_thread(_examine_here, cars)
         except ProcessDiedError as error:
             self.deaths_total += 1

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refused_events import LOCAL, Case
 from store_helpers import KEYS, MODEL, NETWORK, World, check_feed, feed_of
 from support import forking, sdk_sample
 from support.waiting import wait_until
+from trio.testing import MockClock
 
 from recon_node.ceramic.builder import init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, car
@@ -204,6 +206,25 @@ async def test_without_processes_events_are_checked_here(
     findings = await pool.verify(some_cars(100))
     assert all(isinstance(finding, Facts) for finding in findings)
     assert pids(pool) == []
+
+
+def test_processes_are_started_again_after_a_while(tmp_path: Path) -> None:
+    """What kept them from starting, such as too little memory, may have passed."""
+    python = tmp_path / "python"
+    clock = MockClock(rate=1.0)
+
+    async def main() -> None:
+        pool = Verifiers(1, (str(python), "-P", "-m", "recon_node.verification.worker"))
+        await pool.verify(some_cars(40))
+        python.symlink_to(sys.executable)
+        await pool.verify(some_cars(80))
+        assert pids(pool) == []
+        clock.jump(verifiers.RETRY_AFTER)
+        await pool.verify(some_cars(120))
+        assert len(pids(pool)) == 1
+        await pool.close()
+
+    trio.run(main, clock=clock)
 
 
 async def test_processes_end_with_the_store(tmp_path: Path) -> None:
