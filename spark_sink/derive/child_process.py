@@ -23,11 +23,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Final, TypeVar
 
 from recon_node.processes.process import Process, ProcessDiedError, answer_requests
+from spark_sink.derive.no_pandas import do_without_pandas
 from spark_sink.errors import SinkError
 
 Answer = TypeVar("Answer")
@@ -150,18 +150,6 @@ class _Mark:
     owner = 0
 
 
-class _WithoutPandas(MetaPathFinder):
-    """Lets no import of pandas succeed.
-
-    pyarrow imports it with the first array, to recognize what is of it. Nothing here is, and it
-    takes a third of a second and 40 MB.
-    """
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError("no pandas in this process", name=fullname)
-
-
 @contextmanager
 def killed_if_slow(cid: bytes, size: int) -> Iterator[None]:
     """Mark a stream while the block computes something of it, from events of some bytes.
@@ -188,7 +176,7 @@ def main() -> None:
     idle, file = sys.argv[-2:]
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _Mark.memory, _Mark.owner = mmap.mmap(int(file), _SHARED_SIZE), os.getppid()
-    sys.meta_path.insert(0, _WithoutPandas())
+    do_without_pandas()
     with suppress(OSError):  # if the machine runs out of memory, this process goes, not its owner
         Path("/proc/self/oom_score_adj").write_text("1000")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import pyarrow as pa
 
 from spark_sink.derive.child_process import COMMAND
+from spark_sink.derive.no_pandas import do_without_pandas
 from spark_sink.source.data_source import read_range
 from spark_sink.source.feed_client import Feed
 from spark_sink.source.source_options import RangePartition
@@ -67,6 +68,7 @@ class SparkWorkers:
         """Return the results, in any order, when all are there."""
 
         def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            do_without_pandas()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     yield _pickled(function(items[number]))
@@ -110,6 +112,7 @@ def stage_frame(
     """Have the workers write rows that Spark has to files, as `stage_range` does."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        do_without_pandas()
         return map(_pickled, stage_feed(map(leave_out, batches), stager, placement))
 
     return list(_unpickled(frame.mapInArrow(stage, _ANSWER)))
