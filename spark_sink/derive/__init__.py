@@ -4,7 +4,6 @@ In reading order:
 
     derivation     brings the tables to the position of `raw_events`, step by step
     workers        Spark's workers, or this process
-    no_pandas      processes that do without pandas
     child_process  processes that are killed if one stream takes too long
     portion        the rows of some streams in all tables, and the models that these depend on
     feed_streams   streams, read back from `raw_events`, and the summaries of long ones

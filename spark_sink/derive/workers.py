@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
-from spark_sink.derive.child_process import COMMAND
-from spark_sink.derive.no_pandas import do_without_pandas
+from spark_sink.derive.child_process import COMMAND, do_without_pandas
 from spark_sink.source.data_source import read_range
 from spark_sink.source.feed_client import Feed
 from spark_sink.source.source_options import RangePartition
