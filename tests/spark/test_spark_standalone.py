@@ -66,7 +66,7 @@ def orphans(table: Location) -> int:
 def test_tables_are_right_though_executors_are_killed(
     cluster: Cluster, full_node: Node, tmp_path: Path, place: Location
 ) -> None:
-    """Nothing that the killed ones wrote stays behind."""
+    """On a disk, nothing that the killed ones wrote stays behind."""
     tables = place / "tables"
     before = cluster.executors()
     options = run_options(cluster, full_node, tables)
@@ -76,7 +76,8 @@ def test_tables_are_right_though_executors_are_killed(
     assert len(killed) == 2
     assert len(cluster.executors() - before) == 4, "two were there, two came for those killed"
     assert_tables(tables, full_node.feed())
-    assert not any(orphans(tables / name) for name in HISTORIES)
+    if isinstance(tables, Path):  # in an object store, others may be about to commit their files
+        assert not any(orphans(tables / name) for name in HISTORIES)
 
 
 def has_rows(tables: Location, name: str) -> bool:
