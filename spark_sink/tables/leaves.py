@@ -167,7 +167,7 @@ class Leaves:
             leaves, assigned = files[partition], conforming(whole, self._schema)
             overlapping = _overlapping(leaves) or [[]]
             most = max(_LEAF_BYTES, _COMPRESSION * sum(leaf.size for leaf in leaves) // _LEAVES)
-            lows = [some[0].low for some in overlapping if some]
+            lows = [neighbours[0].low for neighbours in overlapping if neighbours]
             start = 0
             places = (max(0, bisect_right(lows, cid) - 1) for cid in assigned[_KEY].to_pylist())
             for place, same in groupby(places):
