@@ -3,7 +3,7 @@
     python -m benchmarks.journeys [--files] [--check]
 
 Starts two daemons, a client and Spark, all traced, and prints a row for each journey: the files
-that it crosses, how many docs/architecture.md states, the functions that are called, and the lines
+that it crosses, how many docs/journeys.md states, the functions that are called, and the lines
 of those files. Imports don't count.
 """
 

@@ -59,7 +59,7 @@ class Journey:
     """What was counted of a journey."""
 
     name: str
-    """As in docs/architecture.md."""
+    """As in docs/journeys.md."""
     calls: list[Call]
 
     @property
@@ -69,12 +69,12 @@ class Journey:
 
     @property
     def stated(self) -> set[str]:
-        """The files that docs/architecture.md lists."""
+        """The files that docs/journeys.md lists."""
         return stated_journeys()[self.name][1]
 
     @property
     def is_as_stated(self) -> bool:
-        """Whether it crosses the files that docs/architecture.md lists."""
+        """Whether it crosses the files that docs/journeys.md lists."""
         return len(self.stated.symmetric_difference(self.files)) <= _MOST_ASTRAY
 
     @property
@@ -89,8 +89,8 @@ class Journey:
 
 
 def stated_journeys() -> dict[str, tuple[int, set[str]]]:
-    """Return how many files docs/architecture.md says that each journey crosses, and which."""
-    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    """Return how many files docs/journeys.md says that each journey crosses, and which."""
+    page = (ROOT / "docs/journeys.md").read_text(encoding="utf-8")
     return {
         name: (int(number), set(_paths(lines))) for name, number, lines in _STATED.findall(page)
     }

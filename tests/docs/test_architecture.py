@@ -10,7 +10,8 @@ from benchmarks.journeys.routes import stated_journeys, travel
 from recon_node import testnet
 
 ROOT = Path(__file__).parents[2]
-PAGES = [(ROOT / "docs" / name).read_text("utf-8") for name in ("architecture.md", "syncing.md")]
+NAMES = ("architecture.md", "journeys.md", "syncing.md")
+PAGES = [(ROOT / "docs" / name).read_text("utf-8") for name in NAMES]
 JOURNEYS = stated_journeys()
 PACKAGES = ("recon_node", "spark_sink", "tests")
 
