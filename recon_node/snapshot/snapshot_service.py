@@ -6,6 +6,7 @@ is logged and shown; neither an object store nor its network nor a bug here can 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,10 +20,12 @@ import trio
 from nacl.signing import SigningKey
 
 from recon_node.base.timing import Durations
+from recon_node.ceramic.auth.did import controller_of
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
 from recon_node.snapshot.event_source import StoreSource
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError
 from recon_node.snapshot.settings import SnapshotSettings
+from recon_node.snapshot.snapshot_reader import read_root
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, in_thread, sync_all
 from recon_node.snapshot.upkeep import collect
 from recon_node.store import Store, StoreError
@@ -113,12 +116,24 @@ class Snapshots:
         self.durations[operation, "ok" if ok else "failed"].observe(seconds)
 
     async def create_regularly(self, every: float) -> None:
-        """Make a snapshot each time this many seconds have passed, without end."""
+        """Make a snapshot each time this many seconds have passed, without end.
+
+        The first one is due when the latest of this node is as old, so restarts delay none.
+        """
+        await trio.sleep(max(0.0, every - await in_thread(self._age)))
         while True:
-            await trio.sleep(every)
             started = trio.current_time()
             is_made = await self._try_to_create()
             self._took("create", trio.current_time() - started, ok=is_made)
+            await trio.sleep(every)
+
+    def _age(self) -> float:
+        """Return how many seconds ago this node made the newest snapshot there; infinite if not."""
+        try:
+            root = read_root(Objects.open(self._settings.url), trusted=[controller_of(self._key)])
+        except (SnapshotError, ObjectError):
+            return math.inf  # if anything is wrong, making the next one reports it
+        return max(0.0, time.time() - root.manifest.created)  # clocks are set back
 
     async def _try_to_create(self) -> bool:
         """Make a snapshot; return whether that worked."""

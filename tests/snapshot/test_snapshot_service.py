@@ -1,5 +1,6 @@
 """What a running node does by itself: sync from its sources, make snapshots on a schedule."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,32 @@ def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> 
             assert snapshots.created_at == 0
 
     trio.run(run_other)
+
+
+@pytest.mark.parametrize(("age", "wait"), [(None, 0.0), (40.0, 20.0), (90.0, 0.0), (-1000.0, 60.0)])
+def test_restarts_delay_no_snapshot(
+    age: float | None, wait: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_log(tmp_path / "node", events(5, seed=7))
+    url = str(tmp_path / "snapshots")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    if age is not None:
+        with monkeypatch.context() as before, LogSource(tmp_path / "node") as source:
+            before.setattr(time, "time", lambda: now - age)
+            create_snapshot(source, Objects.open(url, make=True), KEY, lambda *step: None)
+
+    async def main() -> None:
+        async with (
+            open_store(tmp_path / "node", NETWORK, settings=QUICK) as store,
+            open_snapshots(SnapshotSettings(url=url, every=60.0), store, KEY) as snapshots,
+        ):
+            started = trio.current_time()
+            while not snapshots.durations["create", "ok"].count:  # noqa: ASYNC110
+                await trio.sleep(1)
+            assert trio.current_time() - started == pytest.approx(wait, abs=3)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0.05))
 
 
 def test_a_place_that_cannot_be_written_does_not_stop_the_node(tmp_path: Path) -> None:
