@@ -32,7 +32,7 @@ from nacl.signing import SigningKey
 from recon_node.api import Services, create_app
 from recon_node.api.listener import ListenError, open_listener
 from recon_node.api.server import serve
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import unwrapped
 from recon_node.ceramic import Event, EventId, Network, StreamId, StreamType
 from recon_node.ceramic.builder import controller_of, init_event, model_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor

@@ -40,7 +40,7 @@ from recon_node.api import (
     split_host_port,
 )
 from recon_node.api.evaluation import open_evaluation
-from recon_node.base.exception_groups import leaves
+from recon_node.base.errors import leaves, reason_of
 from recon_node.base.files import draft_of, is_exposed, move_into_place, private_directory
 from recon_node.base.program import collect_seldom, stop_signals
 from recon_node.ceramic import Network, StreamId
@@ -285,7 +285,7 @@ def _write_peer_id(path: Path, peer_id: str) -> None:
             move_into_place(draft, path)
     except OSError as error:
         raise StartError(
-            f"cannot write the peer id to {path}: {error.strerror or error}; check peer_id_file"
+            f"cannot write the peer id to {path}: {reason_of(error)}; check peer_id_file"
         ) from None
 
 

@@ -24,6 +24,8 @@ from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Any, Self
 
+from recon_node.base.errors import reason_of
+
 READY_LIMIT = 120.0
 """Seconds that a node may take to start."""
 STOP_LIMIT = 30.0
@@ -306,5 +308,5 @@ def _network_of(directory: Path, wanted: str | None) -> str:
         network = wanted or f"local-{secrets.randbelow(2**32)}"
         path.write_text(f"{network}\n", encoding="ascii")
     except OSError as error:
-        raise TestnetError(f"{directory} cannot be used: {error.strerror or error}") from None
+        raise TestnetError(f"{directory} cannot be used: {reason_of(error)}") from None
     return network

@@ -9,6 +9,8 @@ import re
 from textwrap import shorten
 from typing import Final, Literal, Protocol
 
+from recon_node.base.errors import plain
+
 INSTALL: Final = (
     "in the directory of the project's source: "
     "pip install -r requirements/spark.lock && pip install --no-deps ."
@@ -152,8 +154,7 @@ def over_connect(master: str) -> SinkError:
 
 def one_line(error: Exception) -> str:
     """Return the message of an error in one line, without the colors and stacks of delta-rs."""
-    text = " ".join(_STACK.sub("", _COLORS.sub("", str(error))).split())
-    return text or type(error).__name__
+    return plain(_STACK.sub("", _COLORS.sub("", str(error)))) or type(error).__name__
 
 
 def store_fault(error: Exception | str) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import trio
 
+from recon_node.base.errors import reason_of
 from recon_node.base.program import bind_advice
 
 _BACKLOG: Final = 1024
@@ -67,7 +68,7 @@ async def open_listener(host: str, port: int) -> Listener:
     except OSError as error:
         for sock in sockets:
             sock.close()
-        reason = error.strerror or str(error)
+        reason = reason_of(error)
         raise ListenError(
             f"the API cannot listen on {host}:{port}: {reason}. "
             f"{bind_advice(error, port, '--api HOST:PORT')}"

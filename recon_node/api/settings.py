@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic.dataclasses import dataclass
 
+from recon_node.base.errors import reason_of
 from recon_node.base.files import read_secret
 from recon_node.base.setting_types import (
     SETTINGS,
@@ -151,7 +152,7 @@ def read_token(path: Path) -> str:
     try:
         text = read_secret(path.expanduser())
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = reason_of(error)
         raise ValueError(f"the token file {path} cannot be read: {reason}") from None
     return check_token(text)
 

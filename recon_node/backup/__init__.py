@@ -27,6 +27,7 @@ from typing import IO, Any, Final, NamedTuple, Self, cast
 
 from recon_node.anchoring.journal import FILE_NAME as ANCHORS
 from recon_node.backup.age import MAGIC, DecryptionError, Decryptor, Encryptor
+from recon_node.base.errors import reason_of
 from recon_node.base.files import (
     SQLITE_HEAD,
     move_into_place,
@@ -126,7 +127,7 @@ def read_passphrase(path: Path) -> str:
     try:
         first = read_small(path).partition(b"\n")[0].strip(b"\r").decode()
     except OSError as error:
-        reason = error.strerror or error
+        reason = reason_of(error)
         raise BackupError(f"the passphrase in {path} cannot be read: {reason}") from None
     except UnicodeDecodeError:
         raise BackupError(f"the passphrase in {path} is not text in UTF-8") from None

@@ -10,5 +10,5 @@ timestamps          times as people write them
 timing              histograms of how long things take, and spans of OpenTelemetry
 latest              bounded maps
 steps               generators, run to their end
-exception_groups    the one error that represents an exception group
+errors              why something failed, in words; the error that represents an exception group
 """

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 import httpx
 
 from recon_node import DEFAULT_URL
+from recon_node.base.errors import reason_of
 
 TIMEOUT: Final = 30.0
 """Seconds that a node may take for one step of a request."""
@@ -257,7 +258,7 @@ class _Node:
             text = error.object.encode(errors="replace").decode()
             raise ClientError(f"{text!r} is not text: it holds half a surrogate pair") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            reason = str(error) or type(error).__name__
+            reason = reason_of(error)
             raise UnreachableError(self.url, reason) from None
 
 

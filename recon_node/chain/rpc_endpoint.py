@@ -25,6 +25,7 @@ import structlog
 import trio
 
 from recon_node.base.bodies import read_body
+from recon_node.base.errors import reason_of
 from recon_node.base.timing import Durations
 from recon_node.chain.settings import ChainSettings, url_host
 from recon_node.fairness.pacing import Backoff
@@ -129,7 +130,7 @@ class RpcEndpoint:
         except trio.TooSlowError:
             raise self._failed(f"no answer within {self._timeout:g} seconds") from None
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            words = " ".join(str(error).split()) or type(error).__name__
+            words = reason_of(error)
             raise self._failed(self._scrub(words)) from None
         except _RefusedError as error:
             raise self._failed(self._scrub(str(error)), error.retry_after) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 import click
 
 from recon_node.base.connection import Connection
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import unwrapped
 from recon_node.base.terminal import (
     CommandError,
     echo,

@@ -38,6 +38,7 @@ from rich.text import Text
 
 from recon_node import __version__
 from recon_node.base.connection import Connection, NotANodeError
+from recon_node.base.errors import reason_of
 from recon_node.base.files import draft_of, move_into_place
 from recon_node.base.program import cleaned_up_when_stopped
 from recon_node.base.terminal import Command, CommandError, echo, shown
@@ -208,7 +209,7 @@ def write_file(path: Path, content: bytes) -> None:
     except BlockingIOError:
         raise CommandError(f"another command is writing {path}: wait for it to end") from None
     except OSError as error:
-        raise CommandError(f"{path}: {error.strerror or error}") from None
+        raise CommandError(f"{path}: {reason_of(error)}") from None
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -256,7 +257,7 @@ def output_draft(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.filename not in (str(path.with_name(f".{path.name}.part")), None):
             raise
-        raise CommandError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise CommandError(f"{path} cannot be written: {reason_of(error)}") from None
 
 
 def refuse_existing(path: Path, *, force: bool = False) -> None:

@@ -18,7 +18,7 @@ import trio
 
 from recon_node import ipld
 from recon_node.base.connection import Connection, UnreachableError
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import unwrapped
 from recon_node.base.terminal import (
     FILE_OR_DASH,
     CommandError,

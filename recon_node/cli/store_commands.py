@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 import click
 import trio
 
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import reason_of, unwrapped
 from recon_node.base.files import SQLITE_HEAD
 from recon_node.base.terminal import (
     FILE_OR_DASH,
@@ -407,7 +407,7 @@ def read_blocks(path: Path) -> Iterator[bytes]:
             yield from _of_file(path, is_block=False)
     except OSError as error:
         where = error.filename or path
-        raise CommandError(f"{where} cannot be read: {error.strerror or error}") from None
+        raise CommandError(f"{where} cannot be read: {reason_of(error)}") from None
 
 
 def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:

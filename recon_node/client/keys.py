@@ -21,6 +21,7 @@ from typing import Final, Literal, Self, TypeAlias
 from nacl.signing import SigningKey
 
 from recon_node.base.connection import ClientError, InvalidArgumentError
+from recon_node.base.errors import reason_of
 from recon_node.ceramic import CeramicError
 from recon_node.ceramic.auth.did import PrivateKey, controller_of
 from recon_node.ceramic.auth.signature import Cacao, verified_capability
@@ -118,7 +119,7 @@ class Capability:
                 text = file.read(_MAX_CAPABILITY).decode("ascii")  # what is longer is not one
             return cls(multibase.decode(text.strip()))
         except OSError as error:
-            raise KeyFileError(f"the capability {path}: {error.strerror or error}") from None
+            raise KeyFileError(f"the capability {path}: {reason_of(error)}") from None
         except (IpldError, ValueError) as error:
             raise KeyFileError(f"the capability {path}: {error}") from None
 
@@ -142,7 +143,7 @@ class Capability:
                 shutil.copymode(target, draft)
             draft.replace(target)
         except OSError as error:
-            raise KeyFileError(f"the capability {path}: {error.strerror or error}") from None
+            raise KeyFileError(f"the capability {path}: {reason_of(error)}") from None
 
 
 KeyKind: TypeAlias = Literal["ed25519", "secp256k1", "p256"]
@@ -218,7 +219,7 @@ class Key:
             with Path(path).open("rb") as file:
                 return cls.parse(file.read(_MAX_FILE))  # what is longer is not a key
         except OSError as error:
-            raise KeyFileError(f"the key {path}: {error.strerror or error}") from None
+            raise KeyFileError(f"the key {path}: {reason_of(error)}") from None
         except KeyFileError as error:
             raise KeyFileError(f"the key {path}: {error}") from None
 
@@ -233,7 +234,7 @@ class Key:
         except FileExistsError:
             raise KeyFileError(f"{path} already exists; not overwriting it") from None
         except OSError as error:
-            raise KeyFileError(f"the key {path}: {error.strerror or error}") from None
+            raise KeyFileError(f"the key {path}: {reason_of(error)}") from None
 
     def to_bytes(self) -> bytes:
         """Return the content of a key file."""

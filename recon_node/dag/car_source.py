@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from recon_node.base.errors import reason_of
 from recon_node.dag.errors import MAX_NAMED, DagError, Omissions
 from recon_node.dag.protocol.shards import walk
 from recon_node.ipld import CID, IDENTITY, CarError, CidError, links
@@ -43,7 +44,7 @@ class CarFile:
                     if cid.hash_code != IDENTITY:
                         self._extents[cid] = Extent(number, offset, size)
         except OSError as error:
-            raise DagError(f"{path} cannot be read: {error.strerror or error}") from None
+            raise DagError(f"{path} cannot be read: {reason_of(error)}") from None
         except CarError as error:
             raise DagError(f"{path} is not a CAR that can be read: {error}") from None
         self.size = layout.end - layout.start
@@ -168,7 +169,7 @@ class ExtentReader:
             file.seek(extent.offset)
             block = file.read(extent.size)
         except OSError as error:
-            raise DagError(f"{path} cannot be read: {error.strerror or error}") from None
+            raise DagError(f"{path} cannot be read: {reason_of(error)}") from None
         if wrap is not None:
             block = wrap(block)
         if not _matches(cid, block):

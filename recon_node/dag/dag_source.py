@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 
+from recon_node.base.errors import reason_of
 from recon_node.dag.car_source import CarFile
 from recon_node.dag.errors import DagError
 from recon_node.dag.file_tree import FileTree, Preserve
@@ -49,7 +50,7 @@ def open_source(
             if path.suffix.lower() == ".car" or begins_like_car:
                 return CarFile(target, root, all_blocks=all_blocks)
     except OSError as error:
-        raise DagError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise DagError(f"{path} cannot be read: {reason_of(error)}") from None
     if root is not None or all_blocks:
         raise DagError(f"{path} is not a CAR: only of a CAR can root and blocks be chosen")
     layout = FileLayout()

@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from recon_node.base.errors import reason_of
 from recon_node.dag.car_source import Extent, ExtentReader
 from recon_node.dag.errors import DagError, Omissions, UnixFsError, path_text
 from recon_node.dag.protocol.shards import walk
@@ -80,7 +81,7 @@ class FileTree:
             tree = self._add(path)
         except OSError as error:
             name = path_text(error.filename or path)
-            raise DagError(f"{name} cannot be read: {error.strerror or error}") from None
+            raise DagError(f"{name} cannot be read: {reason_of(error)}") from None
         except UnixFsError as error:
             raise DagError(str(error)) from None
         if tree is None:

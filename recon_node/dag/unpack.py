@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from recon_node.base.errors import reason_of
 from recon_node.dag.errors import DagError, Omissions, path_text
 from recon_node.dag.unixfs import (
     DIRECTORIES,
@@ -151,7 +152,7 @@ def unpack_dag(
         unpacked = _write(root, read, draft)
         draft.rename(target)
     except OSError as error:
-        raise DagError(f"{target} cannot be written: {error.strerror or error}") from None
+        raise DagError(f"{target} cannot be written: {reason_of(error)}") from None
     except IpldError as error:
         raise DagError(f"{root} is not a file or directory: {error}") from None
     finally:

@@ -20,7 +20,7 @@ import structlog
 import trio
 from libp2p.crypto.keys import KeyPair
 
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import unwrapped
 from recon_node.base.files import draft_of, move_into_place, read_bounded
 from recon_node.p2p.context import Context, Counters
 from recon_node.p2p.errors import MISBEHAVED, PeerError

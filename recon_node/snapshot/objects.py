@@ -25,6 +25,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import HTTPStore, LocalStore, MemoryStore, from_url
 
+from recon_node.base.errors import plain
 from recon_node.snapshot.web import WebServer
 
 _FAILURES: Final = (BaseError, OSError, ValueError)
@@ -265,7 +266,7 @@ class Objects:
 
 def _reason(error: Exception) -> str:
     """Return the library's explanation without its dump of internals."""
-    text = " ".join(str(error).partition("\n\nDebug source")[0].split())
+    text = plain(str(error).partition("\n\nDebug source")[0])
     return text[:_MAX_REASON] or type(error).__name__
 
 

@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import unwrapped
 from recon_node.ceramic import EventId, EventIdError
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault

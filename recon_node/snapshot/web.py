@@ -33,6 +33,7 @@ import trio
 
 from recon_node.base.bodies import read_body
 from recon_node.base.connection import ProxyError, usable_proxy
+from recon_node.base.errors import reason_of
 from recon_node.fairness.pacing import Backoff
 
 _MAX_CONNECTIONS: Final = 32
@@ -91,7 +92,7 @@ class WebServer:
                 raise OSError(f"the answer takes too long ({limits})") from None
             except (httpx.HTTPError, httpx.InvalidURL, _LaterError) as error:
                 if attempt == self.retries:
-                    raise OSError(str(error) or type(error).__name__) from None
+                    raise OSError(reason_of(error)) from None
             await trio.sleep(_GAPS.wait(attempt + 1, random.random()))
         raise AssertionError("the last attempt returns or raises")
 

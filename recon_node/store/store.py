@@ -21,6 +21,7 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.base.errors import reason_of
 from recon_node.base.files import private_directory, reserve_at
 from recon_node.base.latest import Latest
 from recon_node.base.program import no_garbage_collection
@@ -486,7 +487,7 @@ def _open(
     except FileExistsError:
         raise StoreError(f"the data directory {data_dir} is not a directory, but a file") from None
     except OSError as error:
-        reason = error.strerror or error
+        reason = reason_of(error)
         raise StoreError(f"the data directory {data_dir} cannot be created: {reason}") from error
     stack.enter_context(directory_lock(data_dir))
     event_log = EventLog(data_dir, network, settings, guarded=guarded)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recon_node.base.errors import reason_of
 from recon_node.base.files import draft_of, move_into_place, read_bounded
 from recon_node.base.terminal import echo, json_option, print_json, print_result
 from recon_node.ceramic import StreamId, StreamIdError
@@ -277,7 +278,7 @@ def changes(tables: Location, name: str, since: str | None, checkpoint: Path | N
                 move_into_place(draft, checkpoint)
         except OSError as error:
             raise TablesError(
-                f"the checkpoint {checkpoint} cannot be written ({error.strerror or error}): the "
+                f"the checkpoint {checkpoint} cannot be written ({reason_of(error)}): the "
                 "same rows come again next time"
             ) from None
 
@@ -289,7 +290,7 @@ def _read_checkpoint(file: Path) -> str | None:
             return None
         return read_bounded(file, _MAX_TOKEN).decode("ascii").strip()
     except OSError as error:
-        raise TablesError(f"the checkpoint {file}: {error.strerror or error}") from None
+        raise TablesError(f"the checkpoint {file}: {reason_of(error)}") from None
     except UnicodeDecodeError:
         raise TablesError(
             f"the checkpoint {file} does not hold a token of `spark-sink changes`: delete it to "

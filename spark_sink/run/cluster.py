@@ -21,6 +21,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from recon_node.base.errors import reason_of
 from spark_sink.derive.workers import SparkWorkers
 from spark_sink.errors import INSTALL, SinkError, TablesError, one_line, store_fault
 from spark_sink.schema import RAW
@@ -76,7 +77,7 @@ def check_master(master: str) -> None:
             with socket.create_connection(address, _MASTER_PATIENCE):
                 return
         except (OSError, ValueError) as error:
-            faults.append(f"{master_address}: {getattr(error, 'strerror', None) or error}")
+            faults.append(f"{master_address}: {reason_of(error)}")
     raise SinkError(f"no Spark master answers at {master} ({'; '.join(faults)})")
 
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import lockstep_stream_pair, memory_stream_pair
 
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import unwrapped
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.ring_events import MAX_QUEUED, READ_SIZE, RingWire
 from recon_node.p2p.sync.sessions import Tally, converse

@@ -25,7 +25,7 @@ from rich.progress import (
 )
 
 from recon_node.base.connection import Connection
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import reason_of, unwrapped
 from recon_node.base.files import draft_of, move_into_place, read_bounded, read_secret
 from recon_node.base.setting_types import at_home, default_data_dir
 from recon_node.base.terminal import (
@@ -93,7 +93,7 @@ def open_key(path: Path | None) -> SigningKey:
             return _create(chosen)
         return SigningKey(bytes.fromhex(read_secret(chosen, "ascii")))
     except OSError as error:
-        raise CommandError(f"the key {chosen}: {error.strerror or error}") from None
+        raise CommandError(f"the key {chosen}: {reason_of(error)}") from None
     except ValueError:
         raise CommandError(
             f"{chosen} is not a key: it should be 64 hexadecimal digits, the seed of an Ed25519 key"
@@ -308,4 +308,4 @@ def _read_proof(text: str) -> str:
     try:
         return read_bounded(Path(text[1:]), MAX_TOKEN_SIZE).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{text[1:]}: {getattr(error, 'strerror', None) or error}") from None
+        raise CommandError(f"{text[1:]}: {reason_of(error)}") from None

@@ -25,7 +25,7 @@ import trio
 from nacl.signing import SigningKey
 
 from recon_node.base.connection import AsyncConnection, ClientError, Connection, UnreachableError
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import unwrapped
 from recon_node.base.files import move_into_place, room_at
 from recon_node.base.terminal import CommandError, human_size
 from recon_node.ceramic import Event

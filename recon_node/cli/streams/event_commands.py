@@ -19,7 +19,7 @@ from msgspec import Meta
 from rich.progress import TextColumn
 
 from recon_node.base.connection import AsyncConnection, ClientError, Connection
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import unwrapped
 from recon_node.base.terminal import (
     FILE_OR_DASH,
     CommandError,

@@ -9,6 +9,7 @@ from io import BytesIO
 from itertools import chain
 from typing import BinaryIO
 
+from recon_node.base.errors import reason_of
 from recon_node.base.terminal import CommandError
 from recon_node.ceramic import MAX_CAR_SIZE, InvalidEventError, parse_event
 from recon_node.ipld import CID, CarError, MultibaseError, multibase
@@ -60,7 +61,7 @@ def read_items(file: BinaryIO, name: str = "the input") -> Iterator[Item]:
     try:
         yield from _read_items(file, name)
     except OSError as error:
-        raise CommandError(f"{name} cannot be read: {error.strerror or error}") from None
+        raise CommandError(f"{name} cannot be read: {reason_of(error)}") from None
 
 
 def _read_items(file: BinaryIO, name: str) -> Iterator[Item]:

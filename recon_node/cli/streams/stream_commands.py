@@ -18,6 +18,7 @@ from typing import Any, Final
 import click
 
 from recon_node.base.connection import Connection
+from recon_node.base.errors import reason_of
 from recon_node.base.files import read_bounded
 from recon_node.base.terminal import (
     FILE,
@@ -105,7 +106,7 @@ class JsonText(click.ParamType[Any]):
         try:
             return json.loads(_text(value))
         except OSError as error:
-            self.fail(f"{value}: {error.strerror or error}", param, ctx)
+            self.fail(f"{value}: {reason_of(error)}", param, ctx)
         except ValueError as error:
             self.fail(f"not JSON: {error}", param, ctx)
         except RecursionError:

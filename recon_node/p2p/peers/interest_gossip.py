@@ -28,7 +28,7 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import unwrapped
 from recon_node.fairness.pacing import Backoff, TokenBucket
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import (

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 import structlog
 import trio
 
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import unwrapped
 from recon_node.ceramic import Event, EventIdError, InvalidEventError, parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID

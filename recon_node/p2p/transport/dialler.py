@@ -13,7 +13,7 @@ from libp2p.peer.id import ID
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from recon_node.base.exception_groups import leaves
+from recon_node.base.errors import leaves, reason_of
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import is_dialable, is_loopback, resolve
@@ -102,7 +102,7 @@ def innermost(error: BaseException) -> str:
         return f"another peer answers at this address, {str(error).rpartition('=')[2]}"
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
-    return str(error) or type(error).__name__
+    return reason_of(error)
 
 
 def _root_of(error: BaseException) -> BaseException:

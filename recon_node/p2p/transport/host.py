@@ -41,7 +41,7 @@ from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node import __version__
-from recon_node.base.exception_groups import unwrapped
+from recon_node.base.errors import unwrapped
 from recon_node.fairness.slots import AllowList, address_block_of
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.settings import P2PSettings

@@ -26,6 +26,7 @@ from libp2p.peer.id import ID
 from multiaddr.codecs.cid import Codec as _AddressPart  # type: ignore[import-untyped]
 from nacl.signing import SigningKey
 
+from recon_node.base.errors import reason_of
 from recon_node.base.files import MAX_SECRET, draft_of, move_into_place
 from recon_node.p2p.errors import P2PError
 
@@ -50,7 +51,7 @@ def open_identity(data_dir: Path) -> KeyPair:
         return _load(path) if path.exists() else _create(path)
     except OSError as error:
         raise P2PError(
-            f"cannot use the node's identity {path}: {error.strerror or error}; "
+            f"cannot use the node's identity {path}: {reason_of(error)}; "
             "check that the directory exists and belongs to this user"
         ) from error
 

@@ -26,6 +26,7 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
+from recon_node.base.errors import reason_of
 from recon_node.p2p.errors import P2PError
 
 KEY_SIZE: Final = 32
@@ -52,7 +53,7 @@ def read_swarm_key(path: Path) -> bytes:
             data = file.read(_MAX_FILE)
         return _parse(data)
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = reason_of(error)
     except ValueError as error:
         reason = str(error)
     raise P2PError(f"cannot use the swarm key {path}: {reason}; check swarm_key_file") from None

@@ -1,14 +1,29 @@
-"""Exception groups: a trio nursery raises one even for a single error, and callers want the error.
+"""Errors in words, and the errors of exception groups.
 
-trio-util's `multi_error_defer_to` comes close, but it compares errors by their `repr`, cannot
-unwrap an error whose type is not listed, and has no types. trio's own
-`strict_exception_groups=False` is deprecated.
+A trio nursery raises a group even for a single error, and callers want the error. trio-util's
+`multi_error_defer_to` comes close, but it compares errors by their `repr`, cannot unwrap an error
+whose type is not listed, and has no types. trio's own `strict_exception_groups=False` is
+deprecated.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why something failed, for a message that says what failed."""
+    return plain(getattr(error, "strerror", None) or str(error)) or type(error).__name__
+
+
+def plain(text: str) -> str:
+    """Return a library's text on one line, and without the numbers of the operating system."""
+    return _NUMBER.sub("", " ".join(text.split()))
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -1,9 +1,10 @@
 """What is raised instead of an exception group."""
 
+import httpx
 import pytest
 import trio
 
-from recon_node.base.exception_groups import leaves, unwrap, unwrapped
+from recon_node.base.errors import leaves, reason_of, unwrap, unwrapped
 
 
 def group_of(*errors: BaseException) -> BaseExceptionGroup[BaseException]:
@@ -65,3 +66,16 @@ async def test_a_nursery_raises_several_errors_as_a_group():
 
     with pytest.raises(ExceptionGroup):
         await fail_twice()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "/etc/x"), "No such file or directory"),
+        (httpx.ConnectError("[Errno 111] Connection refused"), "Connection refused"),
+        (ValueError("two\n  lines"), "two lines"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_reasons_are_words_on_one_line(error: Exception, reason: str) -> None:
+    assert reason_of(error) == reason
