@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import trio
@@ -123,10 +122,7 @@ async def _reconcile(
                 (answering, there_frames, theirs, ours),
             ):
                 wire = FrameWire(version, session, frames, _SETTINGS, decoders)
-                initiates = session.side.initiates
-                sides.start_soon(
-                    partial(converse, session, wire, _Events(store, other), initiates=initiates)
-                )
+                sides.start_soon(converse, session, wire, _Events(store, other))
         background.cancel_scope.cancel()
     return Cost(asking.side.rounds, here_frames.bytes_sent, here_frames.bytes_received)
 

@@ -127,7 +127,7 @@ async def offer(address: str, events: Mapping[EventId, bytes]) -> None:
         session = RECON_1_2.session(side)
         wire = FrameWire(RECON_1_2, session, frames, _SETTINGS, trio.CapacityLimiter(1))
         with cut_off():
-            await converse(session, wire, _Nothing(), initiates=True)
+            await converse(session, wire, _Nothing())
         await trio.sleep(1)
 
 

@@ -104,7 +104,7 @@ async def _liar(address: str, events: dict[EventId, bytes]) -> None:
         frames = FrameStream(stream, 1 << 20, account=stream.account)
         session = RECON_1_2.session(side)
         wire: Any = FrameWire(RECON_1_2, session, frames, _SETTINGS, trio.CapacityLimiter(1))
-        await converse(session, wire, _Fetched(), initiates=True)
+        await converse(session, wire, _Fetched())
 
     async def contradict(host: Host) -> None:
         """A list of keys, and an end that is that of other keys."""

@@ -103,6 +103,11 @@ class Session(Protocol[M]):
     """One side's part in a session, in the messages of one protocol version. No method awaits."""
 
     @property
+    def initiates(self) -> bool:
+        """Whether this side speaks first."""
+        ...
+
+    @property
     def done(self) -> bool:
         """Whether nothing more is sent or expected."""
         ...

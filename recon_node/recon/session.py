@@ -442,6 +442,11 @@ class TurnSession(Session[M], Protocol):
     """Whose turn it is, the range, and what has been learned so far."""
 
     @property
+    def initiates(self) -> bool:
+        """Whether this side speaks first."""
+        return self.side.initiates
+
+    @property
     def done(self) -> bool:
         """Whether the session has ended well."""
         return self.side.done

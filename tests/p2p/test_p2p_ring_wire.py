@@ -63,7 +63,7 @@ class Node:
         session = role(self.ring, [EVERYTHING])
         wire = RingWire(stream, session, KeyForm.BYTES, self.load, self.held.append, idle, sync_id)
         self.wires.append(wire)
-        await converse(session, wire, self, initiates=role is Initiator)
+        await converse(session, wire, self)
 
 
 async def reconcile(one: Node, two: Node, pair=memory_stream_pair, idle: float = IDLE) -> None:

@@ -75,13 +75,13 @@ async def reconcile(version, ours: KeyStore, theirs: KeyStore):
     here, there = wire_of(version, initiator, left), wire_of(version, responder, right)
 
     async def respond():
-        await converse(responder, there, Events(theirs), initiates=False)
+        await converse(responder, there, Events(theirs))
         await right.send_eof()
 
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(respond)
-            await converse(initiator, here, Events(ours), initiates=True)
+            await converse(initiator, here, Events(ours))
             await left.aclose()
     assert initiator.side.done
     assert responder.side.done
@@ -119,7 +119,7 @@ async def answer(wire: bytes, keys=(), *, ends: bool = True, version: Version = 
     await left.send_all(wire)
     if ends:
         await left.send_eof()
-    await converse(session, wire_of(version, session, right), Events(store), initiates=False)
+    await converse(session, wire_of(version, session, right), Events(store))
 
 
 def framed(message: bytes) -> bytes:
@@ -186,7 +186,7 @@ async def test_the_first_answer_of_a_peer_may_take_a_turns_time(autojump_clock):
     started = trio.current_time()
     wire = wire_of(RECON_1_0, asking, left)
     with pytest.raises(PeerProtocolError, match="sent nothing for 120 s"):
-        await converse(asking, wire, Events(KeyStore()), initiates=True)
+        await converse(asking, wire, Events(KeyStore()))
     assert trio.current_time() - started == pytest.approx(120)
 
 

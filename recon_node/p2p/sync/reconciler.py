@@ -17,7 +17,7 @@ from recon_node.p2p.context import Context
 from recon_node.p2p.errors import PeerProtocolError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import EventStreams
-from recon_node.p2p.sync.fetch import Fetcher, is_refused_or_declined
+from recon_node.p2p.sync.fetch import Fetcher
 from recon_node.p2p.sync.fetch_table import FetchTable
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import (
@@ -65,18 +65,17 @@ class Reconciler:
         sessions: Sessions,
     ) -> None:
         settings, host = context.settings, context.host
-        self._context = context
-        self._host, self._store, self._book = host, context.store, context.book
-        self._settings, self._counters = settings, context.counters
-        self._of_sessions = settings.session_settings
+        self._host, self.store, self.book = host, context.store, context.book
+        self.settings, self.counters = settings, context.counters
+        self._session_settings = settings.session_settings
         self._on_stranger = on_stranger
         self.versions = {version.id: version for version in versions}
-        self._rate_limit = rate_limit
+        self.rate_limit = rate_limit
         self._sessions = sessions
-        self._table = FetchTable()
-        self.sources_of = self._table.sources_of
-        self._event_streams = EventStreams(host, settings.max_frame)
-        self._decoders = trio.CapacityLimiter(LONG_MESSAGES_AT_ONCE)
+        self.table = FetchTable()
+        self.sources_of = self.table.sources_of
+        self.event_streams = EventStreams(host, settings.max_frame)
+        self.decoders = trio.CapacityLimiter(LONG_MESSAGES_AT_ONCE)
         self.memory = PeerMemory()
         """What sessions with peers have shown."""
         self.slots = PeerSlots(settings.max_sessions, settings.max_sessions_per_peer)
@@ -102,8 +101,8 @@ class Reconciler:
             begin = partial(self._begin, rest, news, is_rest=rest != key_range)
             run = await self._sessions.initiate(peer_id, [*self.versions], begin)
             not_supplied += run.tally.not_supplied
-            side = run.session.side
-            self._book.answered(peer_id, rest, side.key_range)
+            side = run.side
+            self.book.answered(peer_id, rest, side.key_range)
             if side.remaining is None:
                 return not_supplied
             rest = side.remaining
@@ -113,8 +112,9 @@ class Reconciler:
 
     async def begin_answer(self, opened: OpenStream) -> ReconRun:
         """Begin a session that a peer starts."""
-        side = Side.responder(self._store.keys, self._store.wanted.ranges, self._of_sessions)
-        return self._new_run(side, opened)
+        store = self.store
+        side = Side.responder(store.keys, store.wanted.ranges, self._session_settings)
+        return ReconRun(self, side, opened)
 
     def can_sync_with(self, peer_id: str) -> bool:
         """Return whether a connected peer speaks a version of recon, or did not say so."""
@@ -128,71 +128,57 @@ class Reconciler:
                 "A peer is on another Ceramic network: there is nothing to sync with it",
                 peer=peer_id,
                 its_network=its_network,
-                network=self._store.network.name,
+                network=self.store.network.name,
             )
             self._on_stranger(peer_id)
 
     def _begin(
         self, key_range: KeyRange, news: Sequence[KeyRange], opened: OpenStream, *, is_rest: bool
     ) -> ReconRun:
-        side = Side.initiator(self._store.keys, key_range, self._of_sessions, news)
-        return self._new_run(side, opened, is_rest=is_rest)
+        side = Side.initiator(self.store.keys, key_range, self._session_settings, news)
+        return ReconRun(self, side, opened, is_rest=is_rest)
 
-    def _new_run(self, side: Side, opened: OpenStream, *, is_rest: bool = False) -> ReconRun:
-        """Put a session together with its wire, its fetcher and its meter."""
-        stream, store, settings = opened.stream, self._store, self._settings
-        version, peer_id = self.versions[stream.protocol], stream.peer_id
+
+class ReconRun(SessionRun[Any]):
+    """A session of a reconciler, put together with its wire, its fetcher and its meter.
+
+    `is_rest` says whether it is about what lies above a part that was reconciled before.
+    """
+
+    performer: Fetcher
+
+    def __init__(
+        self, reconciler: Reconciler, side: Side, opened: OpenStream, *, is_rest: bool = False
+    ) -> None:
+        stream, store, settings = opened.stream, reconciler.store, reconciler.settings
+        version, peer_id = reconciler.versions[stream.protocol], stream.peer_id
         if version.reports_left_out:
-            side.leave_out_unwanted(self.memory.unwanted_of(peer_id))
+            side.leave_out_unwanted(reconciler.memory.unwanted_of(peer_id))
         fetcher = Fetcher(
             peer_id,
             store,
-            self._table,
-            partial(self._event_streams.open, peer_id),
+            reconciler.table,
+            partial(reconciler.event_streams.open, peer_id),
             settings,
-            self._counters,
+            reconciler.counters,
             stream.account,
             address_block_of(stream.address),
         )
         meter = Meter(
-            self._rate_limit,
+            reconciler.rate_limit,
             stream.address,
             store.keys,
             lambda: side.key_range in store.wanted.ranges,
         )
         session = version.session(side)
-        wire = FrameWire(version, session, opened.frames, settings, self._decoders)
-        return ReconRun(opened, session, wire, fetcher, meter, self._context, self, is_rest=is_rest)
-
-
-class ReconRun(SessionRun[Any]):
-    """A session of a reconciler.
-
-    `is_rest` says whether it is about what lies above a part that was reconciled before.
-    """
-
-    session: TurnSession[Any]
-
-    def __init__(
-        self,
-        opened: OpenStream,
-        session: TurnSession[Any],
-        wire: FrameWire[Any],
-        fetcher: Fetcher,
-        meter: Meter,
-        context: Context,
-        reconciler: Reconciler,
-        *,
-        is_rest: bool = False,
-    ) -> None:
+        wire = FrameWire(version, session, opened.frames, settings, reconciler.decoders)
         super().__init__(opened, session, wire, fetcher, meter)
-        self.role = "initiator" if session.side.initiates else "responder"
-        self._fetcher = fetcher
-        self._book, self._store = context.book, context.store
-        self._reconciler = reconciler
+        self.side = side
+        self._book, self._store, self._memory = reconciler.book, store, reconciler.memory
+        self._note_stranger = reconciler.note_stranger
         self._is_rest = is_rest
 
-    def outcome(self) -> str:
+    def conclude(self) -> str:
         """Return what came of a session that ended well.
 
         Two sides that have nothing in common agree, too. Why they have nothing in common matters to
@@ -200,24 +186,22 @@ class ReconRun(SessionRun[Any]):
         could hold.
         """
         self._note_asked()
-        side = self.session.side
+        side = self.side
         network_id = None if side.asked is None else network_id_of(side.asked.lower)
         if network_id is not None and network_id != self._store.network.id:
             there = network_name(network_id)
-            self._reconciler.note_stranger(self.peer_id, there)
+            self._note_stranger(self.peer_id, there)
             return f"{ANOTHER_NETWORK} ({there}): nothing in common"
         if not self._is_rest and not self._has_common_interest():
             return NO_COMMON_INTEREST
         outcome = agreed_but_for(*self.left_out())
         if outcome == AGREED and side.key_range is not None:
-            memory = self._reconciler.memory
-            memory.note_agreement(self.peer_id, side.key_range, self.started)
+            self._memory.note_agreement(self.peer_id, side.key_range, self.started)
         return outcome
 
     def left_out(self) -> tuple[int, int]:
         """Return how many keys of the peer we left out, and how many of ours it did."""
-        side = self.session.side
-        return side.left_out, side.left_out_by_peer
+        return self.side.left_out, self.side.left_out_by_peer
 
     def end(self, outcome: str, *, hung_up: bool) -> SyncReport:
         """Remember what the session has shown of its peer; return its report."""
@@ -226,16 +210,15 @@ class ReconRun(SessionRun[Any]):
         tally.events_sent, tally.event_bytes_sent = self._book.take_served(peer_id)
         if differing := tally.keys_received + tally.events_sent:
             self._book.differed(peer_id, differing, of=len(self._store.keys))
-        unwanted = self._fetcher.unwanted
-        is_unwanted = partial(is_refused_or_declined, self._store, for_good=True)
-        self._reconciler.memory.note_unwanted(peer_id, filter(is_unwanted, unwanted))
+        is_declined = partial(self._store.is_declined, for_good=True)
+        self._memory.note_unwanted(peer_id, filter(is_declined, self.performer.unwanted))
         self.opened.stream.account.hold("unwanted keys", 0)
         report = super().end(outcome, hung_up=hung_up)
         self.opened.frames.start_count()
         return report
 
     def _note_asked(self) -> None:
-        asked = self.session.side.asked
+        asked = self.side.asked
         if self.role == "responder" and asked is not None:
             self._book.asked_for(self.peer_id, asked)
 
@@ -244,7 +227,7 @@ class ReconRun(SessionRun[Any]):
 
         A range is reconciled in parts, and above the last one nothing is left in common.
         """
-        if self.session.side.key_range is not None:
+        if self.side.key_range is not None:
             return True
         theirs = self._book.interests(self.peer_id)
         return bool(intersect_ranges(self._store.wanted.ranges, theirs))

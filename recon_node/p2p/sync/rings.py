@@ -235,6 +235,8 @@ class RingRun(SessionRun[Message]):
     """A session of either ring."""
 
     keeps_idle_report = False  # the rings are synced every second: these would push out all others
+    session: Initiator | Responder
+    performer: RingEvents | PeerEntries
 
     def __init__(
         self,
@@ -246,10 +248,7 @@ class RingRun(SessionRun[Message]):
         exchange: Exchange | None,
     ) -> None:
         super().__init__(opened, session, wire, events)
-        self.role = "initiator" if isinstance(session, Initiator) else "responder"
         self.went_well = False
-        self._session = session
-        self._events = events
         self._rings = rings
         self._exchange = exchange
 
@@ -259,13 +258,13 @@ class RingRun(SessionRun[Message]):
         exchange = self._exchange
         return exchange is None or not exchange.unremembered or bool(self.tally.events_received)
 
-    def outcome(self) -> str:
+    def conclude(self) -> str:
         """Return what came of a session that ended well."""
         self.went_well = True
-        if isinstance(self._events, RingEvents):
-            self._events.end()
-            self._rings.note_interests(self.peer_id, self._session.peer_interests)
-        return AGREED if self._session.overlap else NO_COMMON_INTEREST
+        if isinstance(self.performer, RingEvents):
+            self.performer.end()
+            self._rings.note_interests(self.peer_id, self.session.peer_interests)
+        return AGREED if self.session.overlap else NO_COMMON_INTEREST
 
     def left_out(self) -> tuple[int, int]:
         """Return how many keys of the peer we left out, and how many of ours it did."""

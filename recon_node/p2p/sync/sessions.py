@@ -4,11 +4,10 @@
     wire       turns a stream's bytes into messages, and back (`FrameWire`, `RingWire`)
     performer  fetches or admits what the peer has (`Fetcher`, `RingEvents`, `PeerEntries`)
 
-A `SessionRun` is one session with these three. Its protocol's owner makes it: `Reconciler` for
-sessions in which the sides take turns (`ReconRun`, whose session holds a `recon.Side`), `Rings` for
-those of ceramic-one (`RingRun`). `Sessions` opens streams and serves those of peers; one function,
-`converse`, runs every session from its first message to its last. Whatever goes wrong in a session
-ends only that session. Each one has a `SyncReport`; `SyncHistory` keeps the latest.
+One function, `converse`, runs every session from its first message to its last. A `SessionRun` is a
+session with these three, and words its outcome: `ReconRun` where the sides take turns, `RingRun`
+with a ceramic-one node. `Sessions` opens streams and serves those of peers. Whatever goes wrong in
+a session ends only that session. Each one has a `SyncReport`; `SyncHistory` keeps the latest.
 """
 
 from __future__ import annotations
@@ -68,54 +67,6 @@ CANCELLED: Final = "cancelled: this node is stopping"
 GAVE_WAY: Final = "cut short: too many at once from its address, and another address needs the slot"
 
 
-class PeerSlots:
-    """A limited number of slots, in total and for each peer. Addresses share them fairly."""
-
-    def __init__(self, limit: int, limit_per_peer: int) -> None:
-        self._slots = Slots(limit, trio.current_time)
-        self._limit_per_peer = limit_per_peer
-        self._used = Counter[str]()
-        self._until_unused: dict[str, trio.Event] = {}
-        """For each peer that uses a slot: set when it uses none."""
-
-    async def wait_until_unused(self, peer_id: str) -> None:
-        """Wait until a peer uses no slot."""
-        if (event := self._until_unused.get(peer_id)) is not None:
-            await event.wait()
-
-    @contextmanager
-    def taken_by(self, peer_id: str, address: str, give_way: GiveWay) -> Iterator[bool]:
-        """Take a slot for a peer at an IP address for the block; yield False if none is left.
-
-        `give_way` is called if an address with fewer slots needs this one.
-        """
-        if self._used[peer_id] >= self._limit_per_peer:
-            yield False
-            return
-        with self._slots.taken_by(address, give_way) as slot:
-            if slot is None:
-                yield False
-                return
-            self._used[peer_id] += 1
-            self._until_unused.setdefault(peer_id, trio.Event())
-            try:
-                yield True
-            finally:
-                self._used[peer_id] -= 1
-                if not self._used[peer_id]:
-                    del self._used[peer_id]
-                    self._until_unused.pop(peer_id).set()
-
-    async def keep(self, stream: PeerStream, frames: FrameStream, seconds: float) -> bool:
-        """Keep a stream in a slot; return whether its peer's next frame begins in that time."""
-        with (
-            trio.CancelScope() as scope,
-            self.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot,
-        ):
-            return has_slot and await frames.wait_for_frame(seconds)
-        return False
-
-
 @dataclass(slots=True)
 class Tally:
     """What moved in a session."""
@@ -173,44 +124,9 @@ class Performer(Protocol):
         ...
 
 
-class Meter:
-    """Has a peer pay for what its session computes.
-
-    It pays for the sums of ranges that are made, and for hashing keys with a salt. Sums that this
-    node wants anyway are free (`is_free`).
-    """
-
-    def __init__(
-        self, rate_limit: KeyRateLimit, address: str, keys: KeyView, is_free: Callable[[], bool]
-    ) -> None:
-        self._rate_limit = rate_limit
-        self._address = address
-        self._keys = keys
-        self._is_free = is_free
-        self._before = (0, 0)
-
-    def start(self) -> None:
-        """Count from here on: other tasks may have computed since."""
-        self._before = self._keys.sums.summed, self._keys.salted
-
-    async def pay(self) -> None:
-        """Let other tasks run, until the peer can pay for what was computed since the start."""
-        summed, salted = self._before
-        spent = self._keys.salted - salted
-        if self._keys.sums.summed > summed and not self._is_free():
-            spent += self._keys.sums.summed - summed
-        if spent:
-            self._rate_limit.spend(self._address, spent)
-            await self._rate_limit.wait(self._address)
-        else:
-            await trio.lowlevel.checkpoint()
-
-
 class SessionRun(ABC, Generic[M]):
     """A session under way. Its subclasses note its end, and word its outcome."""
 
-    role: Role
-    """This side's role."""
     keeps_idle_report: bool = True
     """Whether its report is kept if it found nothing to do."""
 
@@ -229,10 +145,11 @@ class SessionRun(ABC, Generic[M]):
         self.performer = performer
         self.tally = performer.tally
         self.meter = meter
+        self.role: Role = "initiator" if session.initiates else "responder"
         self.started = trio.current_time()
 
     @abstractmethod
-    def outcome(self) -> str:
+    def conclude(self) -> str:
         """Note that the session has ended well; return its outcome in words, for `SyncReport`."""
 
     @abstractmethod
@@ -268,8 +185,6 @@ async def converse(
     wire: Wire[M],
     performer: Performer,
     meter: Meter | None = None,
-    *,
-    initiates: bool,
 ) -> None:
     """Exchange messages until the session is done: read one, do what the session says, go on.
 
@@ -282,7 +197,7 @@ async def converse(
         StoreError: the disk failed.
     """
     async with wire.open():
-        if initiates:
+        if session.initiates:
             await _perform(session.start(), wire, performer, meter)
         while not session.done:
             message = await wire.receive()
@@ -316,6 +231,87 @@ async def _perform(
         else:
             with wire.our_work():
                 reply = await performer.perform(action)
+
+
+class Meter:
+    """Has a peer pay for what its session computes.
+
+    It pays for the sums of ranges that are made, and for hashing keys with a salt. Sums that this
+    node wants anyway are free (`is_free`).
+    """
+
+    def __init__(
+        self, rate_limit: KeyRateLimit, address: str, keys: KeyView, is_free: Callable[[], bool]
+    ) -> None:
+        self._rate_limit = rate_limit
+        self._address = address
+        self._keys = keys
+        self._is_free = is_free
+        self._before = (0, 0)
+
+    def start(self) -> None:
+        """Count from here on: other tasks may have computed since."""
+        self._before = self._keys.sums.summed, self._keys.salted
+
+    async def pay(self) -> None:
+        """Let other tasks run, until the peer can pay for what was computed since the start."""
+        summed, salted = self._before
+        spent = self._keys.salted - salted
+        if self._keys.sums.summed > summed and not self._is_free():
+            spent += self._keys.sums.summed - summed
+        if spent:
+            self._rate_limit.spend(self._address, spent)
+            await self._rate_limit.wait(self._address)
+        else:
+            await trio.lowlevel.checkpoint()
+
+
+class PeerSlots:
+    """A limited number of slots, in total and for each peer. Addresses share them fairly."""
+
+    def __init__(self, limit: int, limit_per_peer: int) -> None:
+        self._slots = Slots(limit, trio.current_time)
+        self._limit_per_peer = limit_per_peer
+        self._used = Counter[str]()
+        self._until_unused: dict[str, trio.Event] = {}
+        """For each peer that uses a slot: set when it uses none."""
+
+    async def wait_until_unused(self, peer_id: str) -> None:
+        """Wait until a peer uses no slot."""
+        if (event := self._until_unused.get(peer_id)) is not None:
+            await event.wait()
+
+    @contextmanager
+    def taken_by(self, peer_id: str, address: str, give_way: GiveWay) -> Iterator[bool]:
+        """Take a slot for a peer at an IP address for the block; yield False if none is left.
+
+        `give_way` is called if an address with fewer slots needs this one.
+        """
+        if self._used[peer_id] >= self._limit_per_peer:
+            yield False
+            return
+        with self._slots.taken_by(address, give_way) as slot:
+            if slot is None:
+                yield False
+                return
+            self._used[peer_id] += 1
+            self._until_unused.setdefault(peer_id, trio.Event())
+            try:
+                yield True
+            finally:
+                self._used[peer_id] -= 1
+                if not self._used[peer_id]:
+                    del self._used[peer_id]
+                    self._until_unused.pop(peer_id).set()
+
+    async def keep(self, stream: PeerStream, frames: FrameStream, seconds: float) -> bool:
+        """Keep a stream in a slot; return whether its peer's next frame begins in that time."""
+        with (
+            trio.CancelScope() as scope,
+            self.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot,
+        ):
+            return has_slot and await frames.wait_for_frame(seconds)
+        return False
 
 
 R = TypeVar("R", bound=SessionRun[Any])
@@ -439,18 +435,12 @@ class Sessions:
                 give_way or nullcontext(),
                 working_for(address_block_of(run.opened.stream.address), run.peer_id),
             ):
-                await converse(
-                    run.session,
-                    run.wire,
-                    run.performer,
-                    run.meter,
-                    initiates=run.role == "initiator",
-                )
+                await converse(run.session, run.wire, run.performer, run.meter)
             if deadline.cancelled_caught:
                 raise PeerProtocolError(f"the session took longer than {limit:g} s")
             if give_way is not None and give_way.cancelled_caught:
                 raise CutShortError(GAVE_WAY)
-            outcome = run.outcome()
+            outcome = run.conclude()
         except Exception as error:
             outcome, hung_up = describe_error(error), isinstance(error, HUNG_UP)
             if hung_up and run.opened.has_served and not run.session.rounds:

@@ -177,6 +177,7 @@ class RingSession(Session[Message]):
 class Initiator(RingSession):
     """The side that opened the stream."""
 
+    initiates = True
     _opening = InterestResponse
 
     def __init__(self, ring: Ring, interests: Iterable[KeyRange]) -> None:
@@ -294,6 +295,7 @@ def _check_parts(asked: RangeHash, parts: tuple[RangeHash, ...]) -> None:
 class Responder(RingSession):
     """The side that accepted the stream."""
 
+    initiates = False
     _opening = InterestRequest
 
     @property
