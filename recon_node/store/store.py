@@ -189,22 +189,27 @@ class Store:
             return False
         return event_id.event_cid not in self.damage.cids()
 
-    def is_declined(self, event_id: EventId, *, for_good: bool = False) -> bool:
-        """Return whether this node chooses not to count an event that a peer has: the event is
-        unwanted, withheld, or found no room.
-
-        `for_good` does not count what may be different when the event comes again.
-        """
-        is_here = self.is_withheld(event_id) or (not for_good and self.found_no_room(event_id))
-        return is_here or self.is_unwanted(event_id, for_good=for_good)
-
     def is_ruled_out(self, event_id: EventId) -> bool:
         """Return whether there is no point in fetching the event of an EventId: it was seen and is
         known to be wrong under it, it is withheld, or it is unwanted.
 
         The latest `StoreSettings.max_refused` wrong ones are remembered, across restarts too.
         """
-        return self.find_refused(id_of(event_id)) == event_id or self.is_unwanted(event_id)
+        return self._is_refused(event_id) or self.is_unwanted(event_id)
+
+    def is_declined(self, event_id: EventId, *, for_good: bool = False) -> bool:
+        """Return whether an event is ruled out, or found no room lately: a peer that has it is not
+        to blame. (Another version of this program may take events that this one refuses.)
+
+        `for_good` does not count what may be different when the event comes again.
+        """
+        if self._is_refused(event_id) or (not for_good and event_id in self._without_room):
+            return True
+        return self.is_unwanted(event_id, for_good=for_good)
+
+    def _is_refused(self, event_id: EventId) -> bool:
+        name = id_of(event_id)
+        return event_id in (self._refused.get(name), self._withheld.get(name))
 
     async def admit_local(self, cars: Sequence[bytes]) -> list[Verdict]:
         """Admit events of this node's own clients, in order: a CAR may build on those before it.
@@ -322,14 +327,6 @@ class Store:
     def refused_among(self, ids: Iterable[bytes]) -> set[bytes]:
         """Return those of some ids whose EventIds are refused or withheld."""
         return (self._refused.keys() & ids) | (self._withheld.keys() & ids)
-
-    def is_withheld(self, event_id: EventId) -> bool:
-        """Return whether an event is held but withheld from peers."""
-        return self._withheld.get(id_of(event_id)) == event_id
-
-    def found_no_room(self, event_id: EventId) -> bool:
-        """Return whether an event was refused lately only because there was no room for it."""
-        return event_id in self._without_room
 
     @property
     def withheld(self) -> int:

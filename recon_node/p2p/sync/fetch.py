@@ -97,14 +97,6 @@ def check_invalid(invalid: int, new: int) -> None:
         )
 
 
-def is_refused_or_declined(store: Store, key: EventId, *, for_good: bool = False) -> bool:
-    """Return whether a peer may hold a key whose event we do not take: it is not to blame.
-
-    Another version of this program may take events that this one refuses.
-    """
-    return store.find_refused(id_of(key)) == key or store.is_declined(key, for_good=for_good)
-
-
 OpenEventStream = Callable[[str], AbstractAsyncContextManager[FrameStream]]
 """Opens a stream of a protocol with the peer, or takes one that was kept."""
 
@@ -225,7 +217,7 @@ class Fetcher:
             return None
         else:
             failed, not_supplied = await self._fetch_by_id(action.sought, has_waited)
-        unwanted = [key for key in failed if is_refused_or_declined(self._store, key)]
+        unwanted = [*filter(self._store.is_declined, failed)]
         self._note_unwanted(unwanted)
         return Failed(failed, unwanted, not_supplied)
 
