@@ -30,9 +30,7 @@ def test_jitter_takes_the_whole_spread():
     rate=st.floats(0.5, 100),
     uses=st.lists(st.tuples(st.floats(0, 3), st.floats(0, 200)), max_size=60),
 )
-def test_no_more_passes_than_one_burst_and_the_rate(
-    burst: float, rate: float, uses: list[tuple[float, float]]
-) -> None:
+def test_no_more_passes_than_one_burst_and_the_rate(burst, rate, uses):
     bucket = TokenBucket(burst, rate, 0.0)
     now = passed = 0.0
     for gap, tokens in uses:

@@ -187,9 +187,7 @@ COMERS = st.lists(
 
 
 @given(st.integers(1, 8), COMERS)
-def test_nobody_who_has_less_than_a_fair_share_of_busy_slots_loses_one(
-    limit: int, comers: list[tuple[str, bool, str]]
-) -> None:
+def test_nobody_who_has_less_than_a_fair_share_of_busy_slots_loses_one(limit, comers):
     """By counts that are made here anew, not by those of the policy."""
     crowd = Crowd(limit, AllowList(["h"]))
     earned: dict[str, float] = {}

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -58,9 +57,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
     provider.shutdown()
 
 
-async def test_a_request_and_its_transaction_have_spans(
-    spans: InMemorySpanExporter, tmp_path: Path
-) -> None:
+async def test_a_request_and_its_transaction_have_spans(spans, tmp_path):
     car = sdk_sample.lines()[0]["car"]
     async with open_store(tmp_path, Network.local(7)) as store:
         transport = httpx.ASGITransport(create_app(Services(store=store)))

@@ -59,9 +59,7 @@ def test_whoever_waits_longest_is_next(asks: list[tuple[str, bool]], slots: int)
 
 
 @given(st.lists(st.tuples(st.sampled_from("AB"), st.sampled_from("xyz")), max_size=30))
-def test_networks_take_turns_and_their_peers_take_turns_within_them(
-    asks: list[tuple[str, str]],
-) -> None:
+def test_networks_take_turns_and_their_peers_take_turns_within_them(asks):
     """Against the plain rule, in three loops."""
     items = InTurn[tuple[str, str, int]]()
     for number, (asker, peer) in enumerate(asks):

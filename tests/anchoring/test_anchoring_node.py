@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -186,9 +185,7 @@ def test_a_node_that_does_not_anchor_says_so(nodes: list[TestnetNode]) -> None:
         (("--network", "local-1", "--anchor", "evm"), "needs the setting anchor_chain"),
     ],
 )
-def test_settings_that_cannot_be_used_are_one_line(
-    tmp_path: Path, flags: tuple[str, ...], words: str
-) -> None:
+def test_settings_that_cannot_be_used_are_one_line(tmp_path, flags, words):
     args = ["run", "--data-dir", str(tmp_path), "--api", "127.0.0.1:0", "--no-discovery"]
     result = CliRunner().invoke(main, [*args, "--listen", "/ip4/127.0.0.1/tcp/0", *flags])
     assert result.exit_code == 1

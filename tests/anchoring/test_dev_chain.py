@@ -158,9 +158,7 @@ def test_killed_again_and_again(chain: DevChain, tmp_path: Path, rng: random.Ran
         node.discard()
 
 
-def test_a_contract_is_deployed_by_a_command(
-    chain: DevChain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_contract_is_deployed_by_a_command(chain, tmp_path, monkeypatch):
     key = tmp_path / "my.key"
     runner = CliRunner()
     address = runner.invoke(main, ["anchor", "key", str(key)]).output.strip()

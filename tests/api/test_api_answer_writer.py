@@ -20,14 +20,8 @@ PARTS = st.lists(st.binary(max_size=300), min_size=1, max_size=5)
     is_declared=st.booleans(),
 )
 def test_a_client_reads_what_was_answered_and_knows_whether_the_connection_stays(
-    status: int,
-    parts: list[bytes],
-    method: str,
-    is_old: bool,
-    keeps_alive: bool,
-    says_close: bool,
-    is_declared: bool,
-) -> None:
+    status, parts, method, is_old, keeps_alive, says_close, is_declared
+):
     content = b"".join(parts)
     is_bodiless = status in (204, 304) or method == "HEAD"
     headers = [(b"x-name", b"a value")]

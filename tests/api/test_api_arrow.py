@@ -1,13 +1,12 @@
 """The feed as Arrow, read with pyarrow and compared with the store's rows."""
 
-import random
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pyarrow as pa
 from api_samples import Api, Events, api_of
 
-from recon_node.api import Limits, Services
+from recon_node.api import Limits
 from recon_node.store import Store
 
 ARROW = "/ceramic/feed/arrow"
@@ -62,9 +61,7 @@ async def test_the_whole_feed_with_its_schema(api: Api, filled: Events, store: S
     assert set(table["event_type"].to_pylist()) == {"init", "data"}
 
 
-async def test_any_range_is_a_slice_of_the_feed(
-    services: Services, filled: Events, store: Store, rng: random.Random
-) -> None:
+async def test_any_range_is_a_slice_of_the_feed(services, filled, store, rng):
     limits = Limits(arrow_rows=9)
     async with api_of(services, limits=limits) as api:
         for _ in range(10):
@@ -77,9 +74,7 @@ async def test_any_range_is_a_slice_of_the_feed(
             assert all(0 < batch.num_rows <= limits.arrow_rows for batch in batches)
 
 
-async def test_a_batch_ends_with_the_event_that_fills_it(
-    services: Services, filled: Events
-) -> None:
+async def test_a_batch_ends_with_the_event_that_fills_it(services, filled):
     async with api_of(services, limits=Limits(arrow_bytes=3_000)) as api:
         batches = list(pa.ipc.open_stream((await api.get(ARROW)).content))
     sizes = [[len(car) for car in batch["car"].to_pylist()] for batch in batches]

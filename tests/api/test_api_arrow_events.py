@@ -1,8 +1,6 @@
 """POST /ceramic/feed/arrow: events by their CIDs, compared with the rows of the feed."""
 
-import random
 import re
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +8,7 @@ from api_samples import INIT, Api, Events, api_of
 from test_api_arrow import ARROW, COLUMNS, rows_of, table_of
 from test_api_damage import DAMAGED, damage
 
-from recon_node.api import Limits, Services
+from recon_node.api import Limits
 from recon_node.ceramic.builder import time_event
 from recon_node.ipld import CID, DAG_JOSE
 from recon_node.store import Store
@@ -26,9 +24,7 @@ def body_of(rows: list[Row]) -> bytes:
     return b"".join(row["event_cid"] for row in rows)
 
 
-async def test_any_events_in_any_order(
-    services: Services, filled: Events, store: Store, rng: random.Random
-) -> None:
+async def test_any_events_in_any_order(services, filled, store, rng):
     rows = await feed_of(store)
     strangers = [{"event_cid": CID.of(DAG_JOSE, bytes([n]))} for n in range(20)]
     for limits in (Limits(), Limits(arrow_rows=7), Limits(arrow_bytes=3_000)):
@@ -72,9 +68,7 @@ async def test_only_delivered_events_are_here(api: Api, store: Store) -> None:
     assert [row["chain_id"] for row in whole] == [None, "eip155:100"]
 
 
-async def test_a_damaged_event_is_not_here_and_is_noted(
-    api: Api, filled: Events, store: Store, tmp_path: Path
-) -> None:
+async def test_a_damaged_event_is_not_here_and_is_noted(api, filled, store, tmp_path):
     rows = await feed_of(store)
     damage(tmp_path / "node")
     table = table_of(await api.post(ARROW, content=body_of(rows)))

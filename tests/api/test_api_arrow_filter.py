@@ -2,15 +2,14 @@
 
 import itertools
 import json
-from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 import pytest
-from api_samples import Api, api_of
+from api_samples import api_of
 from nacl.signing import SigningKey
 
-from recon_node.api import Limits, Services
+from recon_node.api import Limits
 from recon_node.api.routes import arrow
 from recon_node.ceramic import InitHeader, Network, Shard, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
@@ -54,9 +53,7 @@ def values_of(header: InitHeader, stream_id: str) -> dict[str, str]:
     return dict(zip(FILTERS, values, strict=True))
 
 
-async def test_any_filter_leaves_what_fits_at_its_positions(
-    services: Services, headers: dict[bytes, tuple[InitHeader, str]], rng: Random
-) -> None:
+async def test_any_filter_leaves_what_fits_at_its_positions(services, headers, rng):
     streams = {cid: values_of(*stream) for cid, stream in headers.items()}
     async with api_of(services, limits=Limits(arrow_rows=7)) as api:
         everything = pa.ipc.open_stream((await api.get(ARROW)).content).read_all().to_pylist()
@@ -78,17 +75,13 @@ async def test_any_filter_leaves_what_fits_at_its_positions(
                 assert answer.content.endswith(arrow.END_OF_STREAM)
 
 
-async def test_a_piece_without_a_row_is_an_empty_batch(
-    api: Api, headers: dict[bytes, tuple[InitHeader, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_piece_without_a_row_is_an_empty_batch(api, headers, monkeypatch):
     monkeypatch.setattr(arrow, "_SEARCHED_AT_ONCE", 10)
     answer = await api.get(ARROW, params={"sortValue": "none has it", "upto": 35})
     assert [batch.num_rows for batch in pa.ipc.open_stream(answer.content)] == [0, 0, 0, 0]
 
 
-async def test_a_stream_is_found_by_its_index_and_the_rest_without_cars(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_stream_is_found_by_its_index_and_the_rest_without_cars(store, tmp_path):
     """What SQLite does first decides how much of the log a filter reads."""
     network = Network.local(7)
     connection = log_schema.open_reader(tmp_path / "node")

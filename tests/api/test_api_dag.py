@@ -129,9 +129,7 @@ async def test_an_index_that_cannot_be_read_is_answered_503(dag_api: Api, tmp_pa
         assert f"{FILE.name} failed" in (await read(dag_api, f"dag{path}", 503))["message"]
 
 
-async def test_all_that_is_here_of_a_log(
-    dag_api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_all_that_is_here_of_a_log(dag_api, store, monkeypatch):
     shards = [CID.of(RAW, bytes([number])) for number in range(3)]
     first, second = (Replica(None, Append.of([shard])) for shard in shards[:2])
     heads = {replica.cid: replica for replica in (first, second)}

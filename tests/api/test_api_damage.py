@@ -5,11 +5,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
-from api_samples import Api
 
 from recon_node.ceramic import parse_event
 from recon_node.ipld import multibase
-from recon_node.store import Store
 
 Events = list[dict[str, str]]
 DAMAGED = 20
@@ -26,9 +24,7 @@ def damage(directory: Path) -> None:
         connection.commit()
 
 
-async def test_damage_is_told_and_never_served(
-    api: Api, store: Store, filled: Events, tmp_path: Path
-) -> None:
+async def test_damage_is_told_and_never_served(api, store, filled, tmp_path):
     cid, car = filled[DAMAGED - 1]["cid"], filled[DAMAGED - 1]["car"]
     init = parse_event(multibase.decode(car)).init
     damage(tmp_path / "node")
@@ -62,9 +58,7 @@ async def test_damage_is_told_and_never_served(
     assert "recon_mended_events_total 1.0" in (await api.get("/metrics")).text
 
 
-async def test_a_long_answer_breaks_off_where_it_meets_damage(
-    api: Api, filled: Events, tmp_path: Path
-) -> None:
+async def test_a_long_answer_breaks_off_where_it_meets_damage(api, filled, tmp_path):
     """A filter looks through less; what it does not touch is answered."""
     damage(tmp_path / "node")
     cid = filled[DAMAGED - 1]["cid"]

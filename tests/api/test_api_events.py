@@ -13,9 +13,7 @@ from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, multibase
 from recon_node.store import Store
 
 
-async def test_an_event_comes_back_as_it_was_sent_in_any_multibase(
-    api: Api, sample: Events, store: Store
-) -> None:
+async def test_an_event_comes_back_as_it_was_sent_in_any_multibase(api, sample, store):
     """And sending it again changes nothing."""
     event = sample[0]
     car = multibase.decode(event["car"])
@@ -30,9 +28,7 @@ async def test_an_event_comes_back_as_it_was_sent_in_any_multibase(
         assert await read(api, f"events/{name}") == {"id": event["cid"], "data": event["car"]}
 
 
-async def test_many_clients_add_events_at_once_while_few_may_ask(
-    sample: Events, store: Store
-) -> None:
+async def test_many_clients_add_events_at_once_while_few_may_ask(sample, store):
     statuses: list[int] = []
     async with api_of(store, limits=Limits(requests=1)) as api:
 

@@ -55,9 +55,7 @@ def model_of(events: Events) -> tuple[str, str]:
     raise AssertionError("no document")
 
 
-async def test_all_events_of_a_model_in_the_order_of_their_keys(
-    api: Api, filled: Events, store: Store
-) -> None:
+async def test_all_events_of_a_model_in_the_order_of_their_keys(api, filled, store):
     model, controller = model_of(filled)
     [key_range] = key_ranges(store.network, [Interest("model", model)])
     keys = [EventId(key) for key in store.keys if key_range.covers(key)]
@@ -74,9 +72,7 @@ async def test_all_events_of_a_model_in_the_order_of_their_keys(
     assert await pages(api, f"model/{model}", controller="did:key:zNobody") == []
 
 
-async def test_badly_signed_events_are_listed_once_a_valid_one_covers_them(
-    api: Api, store: Store
-) -> None:
+async def test_badly_signed_events_are_listed_once_a_valid_one_covers_them(api, store):
     bad = forged(change(INIT))
     lost = forged(data_event(KEY, INIT, [ABSENT], "waits for another, too"))
     cover = change(bad)
@@ -94,9 +90,7 @@ async def test_badly_signed_events_are_listed_once_a_valid_one_covers_them(
 
 
 @pytest.mark.parametrize("model", [{}, {"model": MODEL.to_bytes()}])
-async def test_the_events_of_another_sort_key(
-    api: Api, store: Store, model: dict[str, bytes]
-) -> None:
+async def test_the_events_of_another_sort_key(api, store, model):
     """By the field's value as it is, if that is text. Its streams have a state like any other."""
     header: dict[str, Any] = {"controllers": [controller_of(KEY)], "sep": "family", **model}
     init = signed_event(KEY, {"header": {**header, "family": "my blog"}, "data": {"n": 1}})
@@ -110,9 +104,7 @@ async def test_the_events_of_another_sort_key(
     assert json.loads(multibase.decode(state["data"]))["content"] == {"n": 2}
 
 
-async def test_a_page_ends_by_its_bytes_and_says_where_to_go_on(
-    services: Services, filled: Events, store: Store
-) -> None:
+async def test_a_page_ends_by_its_bytes_and_says_where_to_go_on(services, filled, store):
     model, _ = model_of(filled)
     async with api_of(services, limits=Limits(feed_bytes=1)) as api:
         page = await read(api, f"{PATH}/model/{model}")

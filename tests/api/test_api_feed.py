@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-import pytest
 import trio
 import trio.testing
 from api_samples import Api, Events, api_of
@@ -34,9 +33,7 @@ async def read_all(api: Api, **params: Any) -> tuple[list[Any], list[int], str]:
         token = page["resumeToken"]
 
 
-async def test_pages_join_to_the_whole_feed_in_order(
-    api: Api, filled: Events, store: Store
-) -> None:
+async def test_pages_join_to_the_whole_feed_in_order(api, filled, store):
     """Data comes only when asked for."""
     full = [{"id": event["cid"], "data": event["car"]} for event in filled]
     bare = [{"id": event["cid"]} for event in filled]
@@ -46,9 +43,7 @@ async def test_pages_join_to_the_whole_feed_in_order(
     assert events == full
 
 
-async def test_a_hundred_events_unless_told_otherwise(
-    api: Api, sample: Events, store: Store
-) -> None:
+async def test_a_hundred_events_unless_told_otherwise(api, sample, store):
     await store.admit_local([multibase.decode(event["car"]) for event in sample[:130]])
     page = (await api.get(FEED)).json()
     assert (len(page["events"]), page["resumeToken"]) == (100, "100")
@@ -56,9 +51,7 @@ async def test_a_hundred_events_unless_told_otherwise(
     assert (await api.get(FEED, params={"limit": 0})).json() == {"events": [], "resumeToken": "0"}
 
 
-async def test_large_events_make_shorter_pages_and_none_is_lost(
-    services: Services, filled: Events
-) -> None:
+async def test_large_events_make_shorter_pages_and_none_is_lost(services, filled):
     async with api_of(services, limits=Limits(feed_bytes=3_000)) as api:
         events, sizes, _ = await read_all(api, includeData="full")
     assert [event["data"] for event in events] == [event["car"] for event in filled]
@@ -77,9 +70,7 @@ async def test_tokens(api: Api, filled: Events, store: Store) -> None:
     assert head == {"epoch": store.epoch, "low": 0, "head": len(filled)}
 
 
-async def test_a_token_just_given_is_never_beyond_the_end(
-    api: Api, store: Store, sample: Events, filled: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_token_just_given_is_never_beyond_the_end(api, store, sample, filled, monkeypatch):
     """Between the commit of a batch and the news of it on trio's thread, anyone may read."""
     transaction = store._writer.log.transaction
     committed, go_on = threading.Event(), threading.Event()
@@ -113,9 +104,7 @@ async def test_a_token_just_given_is_never_beyond_the_end(
     assert page["resumeToken"] == str(len(filled) + 4)
 
 
-async def test_a_long_poll_is_answered_when_an_event_comes(
-    api: Api, sample: Events, store: Store
-) -> None:
+async def test_a_long_poll_is_answered_when_an_event_comes(api, sample, store):
     answers = []
 
     async def poll(path: str, params: dict[str, int]) -> None:
@@ -150,9 +139,7 @@ async def test_a_long_poll_ends_after_its_time_or_at_shutdown(api: Api, services
     assert answer.json() == {"events": [], "resumeToken": "0"}
 
 
-async def test_a_time_has_a_position_and_each_event_the_time_of_its_delivery(
-    api: Api, sample: Events, store: Store
-) -> None:
+async def test_a_time_has_a_position_and_each_event_the_time_of_its_delivery(api, sample, store):
     def set_clock(now: float) -> None:
         store._writer.log.now = lambda: now
 

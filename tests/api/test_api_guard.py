@@ -4,7 +4,7 @@ import json
 
 import pytest
 import trio
-from api_samples import KEY, MODEL, Events, api_of
+from api_samples import KEY, MODEL, api_of
 from openapi_check import DOCUMENT
 from trio.testing import MockClock
 
@@ -13,7 +13,6 @@ from recon_node.api.app import ENDPOINTS
 from recon_node.api.middleware import client_of
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import multibase
-from recon_node.store import Store
 
 TOKEN = "0123456789abcdef"
 OPEN = {"/", "/docs", "/openapi.json", "/ceramic/liveness"}
@@ -64,9 +63,7 @@ WRONG = (
 )
 
 
-async def test_a_wrong_token_is_refused_and_nothing_is_done(
-    services: Services, store: Store, sample: Events
-) -> None:
+async def test_a_wrong_token_is_refused_and_nothing_is_done(services, store, sample):
     body = {"data": sample[0]["car"]}
     async with api_of(services, access=Access(token=TOKEN)) as api:
         for wrong in WRONG:
@@ -127,9 +124,7 @@ PAGES: list[tuple[str, str | None, tuple[str, ...], int]] = [
 ]
 
 
-async def test_a_web_page_changes_nothing_unless_it_is_the_nodes_own_or_may(
-    services: Services, store: Store
-) -> None:
+async def test_a_web_page_changes_nothing_unless_it_is_the_nodes_own_or_may(services, store):
     """A browser sends such a POST without asking: its content type is one of forms."""
     for n, (host, origin, allowed, status) in enumerate(PAGES):
         before = store.head

@@ -44,9 +44,7 @@ HIDDEN = b"\r\n0\r\n\r\nGET" + VERSION + b"Host: localhost\r\n\r\n"
         (EVERYWHERE, "evil.example", False),
     ],
 )
-def test_which_hosts_are_this_node(
-    listening: tuple[str, ...], authority: str | None, is_ours: bool
-) -> None:
+def test_which_hosts_are_this_node(listening, authority, is_ours):
     refusal = Hosts(listening).refusal(authority)
     assert (refusal is None) == is_ours
     assert is_ours or "api_hosts" in str(refusal)

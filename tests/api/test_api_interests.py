@@ -46,9 +46,7 @@ async def ask(api: Api, method: str, sort_value: str, by_path: bool, **more: str
 
 
 @pytest.mark.parametrize("by_path", [True, False])
-async def test_interests_are_added_and_removed_in_any_multibase(
-    api: Api, store: Store, by_path: bool
-) -> None:
+async def test_interests_are_added_and_removed_in_any_multibase(api, store, by_path):
     everything, network = ranges(store), store.network
     stream = StreamId.parse(STREAM)
     of_controller: dict[str, str] = {"controller": DID}
@@ -73,9 +71,7 @@ async def test_interests_are_added_and_removed_in_any_multibase(
     assert await listed(api) == []
 
 
-async def test_an_event_outside_of_them_is_kept_with_a_warning(
-    api: Api, store: Store, sample: list[dict[str, str]]
-) -> None:
+async def test_an_event_outside_of_them_is_kept_with_a_warning(api, store, sample):
     """Its stream is named by the interest that would cover it, in a header or in its verdict."""
     answer = await api.post("/ceramic/events", json={"data": sample[0]["car"]})
     assert "recon-warning" not in answer.headers
@@ -110,9 +106,7 @@ async def listed(api: Api) -> list[dict[str, Any]]:
     return list(interests)
 
 
-async def test_the_stream_id_of_a_document_is_that_stream_alone(
-    api: Api, store: Store, filled: list[dict[str, str]]
-) -> None:
+async def test_the_stream_id_of_a_document_is_that_stream_alone(api, store, filled):
     inits = [parse_event(multibase.decode(event["car"])) for event in filled]
     init = next(event for event in inits if event.header and event.header.model != METAMODEL)
     assert init.header is not None
@@ -135,9 +129,7 @@ async def test_the_stream_id_of_a_document_is_that_stream_alone(
     assert (gone.status_code, store.wanted.all) == (204, ())
 
 
-async def test_an_interest_in_a_stream_that_is_not_here_is_named_in_full(
-    api: Api, store: Store
-) -> None:
+async def test_an_interest_in_a_stream_that_is_not_here_is_named_in_full(api, store):
     stream = str(StreamId(StreamType.MODEL_INSTANCE, METAMODEL.cid))
     named = {"sep": "model", "sepValue": BASE36, "controller": DID, "streamId": stream}
     assert (await api.post("/ceramic/interests", json=named)).status_code == 204

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import pytest
 from api_samples import KEY, MODEL, Api, Events, admit
 from test_api_peers import running, until
 
@@ -17,7 +16,6 @@ from recon_node.api.routes import kubo
 from recon_node.ceramic import parse_event
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import CID, RAW, car, dag_cbor, multibase
-from recon_node.store import Store
 
 UNKNOWN = "bafyreihq6ky3nfhxfoqrhk4c5hyqgqdolkwdqnpxzbrkgxhq5n7zwmpxzy"
 STRANGER = "12D3KooWMqCFj5bnwuNi6D6KLhYiK4C8Eh9xSUKv2E6Jozs4nWEE"
@@ -126,9 +124,7 @@ async def test_requests_that_are_refused(api: Api, filled: Events) -> None:
     assert set((await api.get("/api/v0/version")).json()) == {"Message", "Code", "Type"}
 
 
-async def test_large_blocks_are_decoded_beside_the_event_loop(
-    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_blocks_are_decoded_beside_the_event_loop(api, store, monkeypatch):
     """32 clients that asked for a path into 480 kB of lists held up all others for 50 s."""
     event = init_event(KEY, MODEL, {"n": [[0]] * 20_000}, unique=b"u")
     await admit(store, event)

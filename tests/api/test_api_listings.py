@@ -6,7 +6,6 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-import pytest
 from api_samples import Api, admit, read
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,9 +164,7 @@ def test_a_prefix_of_a_name_leads_to_it(digest: bytes, jose: bool, data: st.Data
         assert is_there is any(name.startswith(prefix) for name in names)
 
 
-async def test_a_large_init_event_is_decoded_once(
-    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_init_event_is_decoded_once(api, store, monkeypatch):
     """To decode it takes long, and holds the interpreter; lists are asked for again and again."""
     decoded: list[bytes] = []
     parse = stream_lists.parse_event
@@ -188,9 +185,7 @@ async def test_a_large_init_event_is_decoded_once(
     assert decoded == [model.car]
 
 
-async def test_a_model_too_large_to_be_used_is_listed_without_its_name(
-    api: Api, store: Store
-) -> None:
+async def test_a_model_too_large_to_be_used_is_listed_without_its_name(api, store):
     model = model_event(KEYS[0], {"name": "Large", "more": "x" * 300_000})
     await admit(store, model)
     [stream] = (await read(api, "streams"))["streams"]

@@ -27,9 +27,7 @@ def report(number: int, *, moved: int = 0) -> SyncReport:
 
 
 @given(spans=st.lists(st.floats(0, 9), max_size=9), idle=st.floats(0, 9))
-def test_the_longest_hold_is_that_of_the_last_ten_to_thirty_seconds(
-    spans: list[float], idle: float
-) -> None:
+def test_the_longest_hold_is_that_of_the_last_ten_to_thirty_seconds(spans, idle):
     now = 0.0
     watch = LoopWatch(lambda: now)
     held: list[tuple[float, float]] = []

@@ -241,9 +241,7 @@ async def visit(page: Browser, view: str) -> None:
     assert await page.run("document.querySelector('main [role=alert]')") is None
 
 
-async def test_every_view_for_everyone(
-    services: Services, shown: Shown, sample: Events, tmp_path: Path
-) -> None:
+async def test_every_view_for_everyone(services, shown, sample, tmp_path):
     """No view breaks a rule of accessibility, is cut off, or fails; some are as in docs."""
     async with every_view(services, shown, sample, tmp_path) as (page, url, views):
         # The colours are all that differs between light and dark.
@@ -261,9 +259,7 @@ async def test_every_view_for_everyone(
 
 
 @pytest.mark.long
-async def test_every_view_by_the_keyboard_and_in_other_colours(
-    services: Services, shown: Shown, sample: Events, tmp_path: Path
-) -> None:
+async def test_every_view_by_the_keyboard_and_in_other_colours(services, shown, sample, tmp_path):
     """The Tab key reaches all that can be clicked; and what the test above leaves out."""
     async with every_view(services, shown, sample, tmp_path) as (page, url, views):
         for width, scheme in ((1280, "dark"), (375, "light")):
@@ -297,9 +293,7 @@ async def test_a_selection_outlasts_what_comes_in(services: Services, shown: Sho
 
 
 @pytest.mark.long
-async def test_the_address_holds_what_is_chosen(
-    services: Services, shown: Shown, sample: Events
-) -> None:
+async def test_the_address_holds_what_is_chosen(services, shown, sample):
     tip = await fill(services, sample)
     chosen = "document.querySelector('section[aria-label=\"The chosen event\"]')"
     drawing = "document.querySelector('.drawing')?.shadowRoot"
@@ -327,9 +321,7 @@ async def test_the_address_holds_what_is_chosen(
         await page.until(f"{chosen} !== null")
 
 
-async def test_search_and_the_live_feed(
-    services: Services, store: Store, shown: Shown, sample: Events
-) -> None:
+async def test_search_and_the_live_feed(services, store, shown, sample):
     await fill(services, sample)
     async with shown(services) as (page, url, _):
         await page.open(url, 1280)

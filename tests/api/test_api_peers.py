@@ -111,9 +111,7 @@ async def test_where_a_node_is_announced_and_whom_it_found_there(tmp_path: Path)
 
 
 @pytest.mark.parametrize("versions", [VERSIONS, ()])
-async def test_what_a_peer_is_interested_in(
-    tmp_path: Path, versions: Sequence[Version[Any]]
-) -> None:
+async def test_what_a_peer_is_interested_in(tmp_path, versions):
     """Of a node that speaks the rings alone, as a ceramic-one node does, the same is known."""
     interest = {"sep": "model", "sepValue": "kh4q0ozorrgaq2mezktnrmdwleo1d"}
     async with (

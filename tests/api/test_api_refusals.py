@@ -130,9 +130,7 @@ INTERESTS: list[tuple[bytes, int, str]] = [
 
 @pytest.mark.parametrize("path", ["/ceramic/events", "/ceramic/interests", "/api/v0/requests"])
 @pytest.mark.parametrize("coding", ["gzip", "GZip, identity", "br", "x-unknown", "\u00e9" * 100])
-async def test_a_body_in_a_content_coding_is_refused_with_what_to_do(
-    api: Api, filled: Events, path: str, coding: str
-) -> None:
+async def test_a_body_in_a_content_coding_is_refused_with_what_to_do(api, filled, path, coding):
     """RFC 9110, sections 15.5.16 and 12.5.3. It was taken for JSON, and answered 400."""
     body = gzip.compress(msgspec.json.encode({"data": filled[0]["car"]}))
     headers = [(b"Content-Encoding", coding.encode("latin-1"))]
@@ -148,9 +146,7 @@ async def test_identity_is_no_content_coding(api: Api, filled: Events) -> None:
     assert answer.status_code == 204
 
 
-async def test_bad_requests_are_refused_and_change_nothing(
-    api: Api, filled: Events, store: Store
-) -> None:
+async def test_bad_requests_are_refused_and_change_nothing(api, filled, store):
     await admit(store, INIT)
     event = multibase.decode(filled[0]["car"])
     damaged = multibase.encode(event[:-1] + bytes([event[-1] ^ 1]))

@@ -22,7 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from recon_node.api import Access, Limits, ListenError, Services, create_app, open_listener, serve
 from recon_node.api.middleware import BODY_GRACE, LARGE_PIECE, PIECE, SMALL_ANSWER, Bound
 from recon_node.api.server import HEAD_LIMIT, KEEP_ALIVE
-from recon_node.store import FeedColumns, Store, StoreError
+from recon_node.store import FeedColumns, StoreError
 from recon_node.store.errors import DiskFullError
 
 POLL = 30
@@ -80,9 +80,7 @@ async def test_a_crowd_that_connects_is_accepted_at_once() -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_ten_megabytes_are_told_they_are_too_much(
-    services: Services, store: Store, declared: bool
-) -> None:
+async def test_ten_megabytes_are_told_they_are_too_much(services, store, declared):
     """With a Content-Length and, chunk by chunk, without one."""
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -98,9 +96,7 @@ async def test_ten_megabytes_are_told_they_are_too_much(
     assert store.head == 0
 
 
-async def test_a_request_that_waits_for_news_gives_way_to_one_that_does_not(
-    services: Services,
-) -> None:
+async def test_a_request_that_waits_for_news_gives_way_to_one_that_does_not(services):
     services = dataclasses.replace(services, limits=Limits(requests=1))
     async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
         polling = await connect(url)
@@ -217,9 +213,7 @@ async def test_what_nobody_foresaw_is_500_without_details(services: Services) ->
         (StoreError("the event log failed"), 500, "the event log failed"),
     ],
 )
-async def test_an_event_that_cannot_be_written(
-    services: Services, sample: Events, error: StoreError, status: int, words: str
-) -> None:
+async def test_an_event_that_cannot_be_written(services, sample, error, status, words):
     async def admit_local(cars: list[bytes]) -> None:
         raise error
 
@@ -228,9 +222,7 @@ async def test_an_event_that_cannot_be_written(
     assert (answer.status_code, words in answer.json()["message"]) == (status, True)
 
 
-async def test_a_feed_that_breaks_off_does_not_look_whole(
-    services: Services, filled: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_feed_that_breaks_off_does_not_look_whole(services, filled, monkeypatch):
     """The store fails after the first of many batches: the client must see a broken answer."""
     services = dataclasses.replace(services, limits=Limits(arrow_rows=1))
     reader, reads = services.store.reader, itertools.count(1)
@@ -290,9 +282,7 @@ async def reset(stream: trio.SocketStream) -> None:
     await stream.aclose()
 
 
-async def test_a_client_that_leaves_frees_its_place(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_that_leaves_frees_its_place(services, monkeypatch):
     monkeypatch.setattr("recon_node.api.server.MAX_CONNECTIONS", 1)
     clients = (silence, idle, long_poll, half_a_body, one_behind_another)
     async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
@@ -342,9 +332,7 @@ async def test_a_slow_client_gets_its_whole_answer(autojump_clock: trio.testing.
     assert trio.current_time() >= 100
 
 
-async def test_a_quick_client_gets_large_pieces_for_as_long_as_it_is_quick(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_quick_client_gets_large_pieces_for_as_long_as_it_is_quick(autojump_clock):
     message = bytes(range(256)) * 4_000
     sizes: list[list[int]] = []
     received = bytearray()
@@ -367,9 +355,7 @@ async def test_a_quick_client_gets_large_pieces_for_as_long_as_it_is_quick(
     assert [max(size) for size in sizes] == [PIECE, LARGE_PIECE, LARGE_PIECE, PIECE, LARGE_PIECE]
 
 
-async def test_answers_that_nobody_reads_have_room_together(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_answers_that_nobody_reads_have_room_together(autojump_clock):
     """Room for two: a third one gets that of a client that reads nothing, and a fifth none."""
     size = 2 * SMALL_ANSWER
     statuses: dict[str, int] = {}
@@ -424,9 +410,7 @@ async def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
     await stream.aclose()
 
 
-async def test_a_request_under_way_is_finished_at_the_end(
-    services: Services, sample: Events, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_under_way_is_finished_at_the_end(services, sample, store, monkeypatch):
     monkeypatch.setattr("recon_node.api.server.GRACE", PATIENCE)
     body = b'{"data":"' + sample[0]["car"].encode() + b'"}'
     head = b"POST /ceramic/events HTTP/1.1\r\nHost: node\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -474,9 +458,7 @@ async def test_nothing_but_empty_lines_is_not_a_request() -> None:
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_slow_head_is_refused_and_an_idle_connection_ends(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_slow_head_is_refused_and_an_idle_connection_ends(autojump_clock):
     """Both on a new connection and behind an answer."""
     request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
     closing = trio.Event()
@@ -520,9 +502,7 @@ async def test_ipv6() -> None:
     listener.close()
 
 
-async def test_a_name_of_several_addresses_is_listened_on_at_all_of_them(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_name_of_several_addresses_is_listened_on_at_all_of_them(services, monkeypatch):
     """And one that this machine does not have is passed over."""
     stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
     hosts = ["127.0.0.1", "192.0.2.1", "127.0.0.2"]

@@ -78,8 +78,8 @@ async def test_a_running_node_syncs(snapshots_api: Api, store: Store, url: str) 
 
 
 async def test_one_sync_at_a_time_which_can_be_cancelled_and_continued(
-    snapshots_api: Api, store: Store, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    snapshots_api, store, url, monkeypatch
+):
     started, go_on = threading.Event(), threading.Event()
     get_range = Objects.get_range
 

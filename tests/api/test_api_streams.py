@@ -7,7 +7,7 @@ import pytest
 import trio
 from api_samples import INIT, KEY, Api, Events, admit, api_of, change, read
 
-from recon_node.api import Limits, Services
+from recon_node.api import Limits
 from recon_node.ceramic import Event, StreamId, StreamType
 from recon_node.ceramic.builder import (
     controller_of,
@@ -82,9 +82,7 @@ async def test_a_document_at_its_tip(api: Api, store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", ["document", "model"])
-async def test_a_stream_that_starts_with_a_rejected_event(
-    api: Api, store: Store, kind: str
-) -> None:
+async def test_a_stream_that_starts_with_a_rejected_event(api, store, kind):
     model = model_event(KEY, DEFINITION)
     init = init_event(KEY, model.stream_id(), {"text": "x" * 50}, unique=b"u")
     if kind == "model":
@@ -139,9 +137,7 @@ async def test_a_stream_that_takes_too_much_is_refused(store: Store, limits: Lim
         assert "from the feed" in (await read(api, stream_of(INIT), 400))["message"]
 
 
-async def test_only_so_many_streams_are_in_memory_at_once(
-    services: Services, api: Api, store: Store
-) -> None:
+async def test_only_so_many_streams_are_in_memory_at_once(services, api, store):
     await admit(store, INIT)
     paths = ["", "/events", "/picture", "/merge", f"/events/{INIT.cid}"]
     answered: list[Any] = []
@@ -176,9 +172,7 @@ async def test_every_stream_of_the_sdk_s_sample(api: Api, store: Store, sample: 
             raise AssertionError(f"no state of the stream {init}")
 
 
-async def test_a_preview_says_what_it_is_and_whether_it_has_diverged(
-    api: Api, store: Store
-) -> None:
+async def test_a_preview_says_what_it_is_and_whether_it_has_diverged(api, store):
     model = model_event(KEY, DEFINITION)
     init = init_event(KEY, model.stream_id(), {"text": "a"}, unique=b"u")
     bad = init_event(KEY, model.stream_id(), {"text": 7}, unique=b"v")

@@ -26,7 +26,7 @@ from support.tangle_samples import (
 
 from recon_node.api import Services
 from recon_node.api.routes.products import tangles
-from recon_node.ceramic import Event, StreamId
+from recon_node.ceramic import StreamId
 from recon_node.ceramic.builder import controller_of, data_event, init_event, model_event
 from recon_node.ipld import CID
 from recon_node.store import Store
@@ -47,9 +47,7 @@ def delete_index(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("late", [(), (LEFT,), (ROOT, MODEL)], ids=["none", "a reply", "the root"])
-async def test_a_thread_of_four_authors(
-    store: Store, tmp_path: Path, late: tuple[Event, ...]
-) -> None:
+async def test_a_thread_of_four_authors(store, tmp_path, late):
     async with served(store, tmp_path) as api:
         await admit(store, *(event for event in reversed(ALL) if event not in late))
         await read(api, TANGLE, 404 if ROOT in late else 200)
@@ -157,9 +155,7 @@ async def test_a_tangle_is_drawn_if_asked(store: Store, tmp_path: Path) -> None:
             assert f"<title>{event.stream_id()}</title>" in svg
 
 
-async def test_a_crowd_does_not_make_a_thread_unreadable(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_crowd_does_not_make_a_thread_unreadable(store, tmp_path, monkeypatch):
     """2,001 documents of a stranger, or a few large ones, once did so for good."""
     monkeypatch.setattr(tangles, "MAX_MESSAGES", 8)
     monkeypatch.setattr(tangles, "MAX_BYTES", 60_000)
@@ -186,8 +182,8 @@ async def test_a_crowd_does_not_make_a_thread_unreadable(
 
 @pytest.mark.parametrize("fault", ["large", "slow"])
 async def test_a_model_that_cannot_be_read_keeps_only_its_messages_out(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+    store, tmp_path, monkeypatch, fault
+):
     """Models are read once, whatever StreamIDs name them, and within the bytes of the answer."""
     other = model_event(CAROL, {**DEFINITION, "name": "Other", "description": "x" * 200_000})
     link = {THREAD: {"root": str(ROOT.stream_id()), "previous": [str(ROOT.stream_id())]}}

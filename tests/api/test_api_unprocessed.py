@@ -74,9 +74,7 @@ async def test_what_is_large_once_it_is_decoded_is_computed_one_at_a_time() -> N
 
 
 @pytest.mark.parametrize("end", [end_by_signal, use_up_memory])
-async def test_a_stream_that_ends_its_process_is_set_aside(
-    processes: Evaluation, monkeypatch: pytest.MonkeyPatch, end: Callable[[], None]
-) -> None:
+async def test_a_stream_that_ends_its_process_is_set_aside(processes, monkeypatch, end):
     with pytest.raises(ApiError, match="has set the stream aside") as caught:
         await processes.of_stream(STREAM, 3, end)
     assert caught.value.status == 422
@@ -98,9 +96,7 @@ def end_the_first(marks: Path) -> int:
     return 5
 
 
-async def test_a_process_that_others_end_is_no_fault_of_the_stream(
-    processes: Evaluation, tmp_path: Path
-) -> None:
+async def test_a_process_that_others_end_is_no_fault_of_the_stream(processes, tmp_path):
     """The kernel ends it first when the memory of the machine is used up, by whomever."""
     for idle in range(2):
         os.kill(await processes.of_stream(STREAM, 1, os.getpid), 9)
@@ -118,18 +114,14 @@ async def test_a_tangle_that_ends_its_process_leaves_its_root_alone(processes: E
     assert [failure.subject for failure in processes.aside] == [tangle]
 
 
-async def test_a_stream_that_takes_too_long_is_set_aside(
-    processes: Evaluation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stream_that_takes_too_long_is_set_aside(processes, monkeypatch):
     await processes.of_stream(STREAM, 1, os.getpid)
     monkeypatch.setattr(evaluation, "EVALUATION_TIMEOUT", 0.1)
     with trio.fail_after(30), pytest.raises(ApiError, match="has set the stream aside"):
         await processes.of_stream(STREAM, 1, partial(time.sleep, 100))
 
 
-async def test_what_takes_long_leaves_room_for_short_work(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_what_takes_long_leaves_room_for_short_work(monkeypatch, tmp_path):
     """Two streams of one author once held all processes for a minute."""
     monkeypatch.setattr(evaluation, "QUICK", 0.2)
     monkeypatch.setattr(evaluation, "LONG_PATIENCE", 100.0)
@@ -226,9 +218,7 @@ async def test_streams_are_set_aside_by_name(store: Store, processes: Evaluation
         assert "recon_unprocessed_streams 1.0" in (await api.get("/metrics")).text
 
 
-async def test_each_answer_about_a_stream_from_another_process(
-    store: Store, processes: Evaluation
-) -> None:
+async def test_each_answer_about_a_stream_from_another_process(store, processes):
     left, right = change(FIRST, n=1), change(FIRST, n=2)
     await store.admit_local([e.car for e in (FIRST, left, right, time_event(FIRST, left.cid))])
     paths = ("", "/events", f"/events/{left.cid}", "/merge", "/picture", f"/events/{INIT}")

@@ -1,9 +1,6 @@
 """The made-up keys of the benchmark of large sets are as good as those of a node."""
 
 import random
-from pathlib import Path
-
-import pytest
 
 from benchmarks import large_sets
 from benchmarks.large_sets import WHOLE, MadeUpKeys
@@ -12,9 +9,7 @@ from recon_node.recon import KeyStore
 from recon_node.store.db import saved_keys
 
 
-def test_made_up_keys_are_saved_and_loaded_as_a_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_made_up_keys_are_saved_and_loaded_as_a_nodes(tmp_path, monkeypatch):
     monkeypatch.setattr(large_sets, "_KEYS_PER_STEP", 100)
     monkeypatch.setattr(saved_keys, "FEWEST", 1)
     large_sets.make(tmp_path / "node", 1_050)

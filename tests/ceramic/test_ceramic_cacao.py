@@ -416,9 +416,7 @@ BLOCKS = [(wallet, wallet.issue(resources=[MODEL_RESOURCE])) for wallet in WALLE
 
 @pytest.mark.parametrize("sample", BLOCKS, ids=lambda sample: type(sample[0]).__name__)
 @given(draw=st.data())
-def test_every_bit_of_a_capability_counts(
-    sample: tuple[Wallet, bytes], draw: st.DataObject
-) -> None:
+def test_every_bit_of_a_capability_counts(sample, draw):
     """Signed anew by the session, which knows no other secret than its own."""
     wallet, block = sample
     flipped = bytearray(block)
@@ -445,9 +443,7 @@ NAMES = ["iss", "aud", "iat", "exp", "nbf", "resources", "statement", "t", "s", 
 
 
 @given(st.sampled_from(BLOCKS), st.sampled_from(["h", "p", "s", ""]), st.data())
-def test_whatever_stands_in_a_capability(
-    sample: tuple[Wallet, bytes], part: str, draw: st.DataObject
-) -> None:
+def test_whatever_stands_in_a_capability(sample, part, draw):
     """An event or an `InvalidEventError`, nothing else."""
     wallet, block = sample
     decoded = dag_cbor.decode(block)

@@ -90,8 +90,8 @@ def test_there_are_vectors_of_five_networks() -> None:
 
 @given(networks, texts, texts, cids, heights, cids)
 def test_built_as_the_cip_says_and_read_back(
-    network: Network, sort_value: str, controller: str, init_cid: CID, height: int, event_cid: CID
-) -> None:
+    network, sort_value, controller, init_cid, height, event_cid
+):
     event_id = EventId.build(network, sort_value, controller, init_cid, height, event_cid)
     separator = hashlib.sha256(sort_value.encode()).digest()[-8:]
     controller_hash = hashlib.sha256(controller.encode()).digest()[-8:]
@@ -149,9 +149,7 @@ def test_any_bytes_are_an_event_id_or_refused(data: bytes, with_head: bool) -> N
 
 
 @given(event_ids, st.data())
-def test_a_damaged_event_id_is_another_one_or_refused(
-    event_id: EventId, draw: st.DataObject
-) -> None:
+def test_a_damaged_event_id_is_another_one_or_refused(event_id, draw):
     data = bytearray(event_id)
     data[draw.draw(st.integers(0, len(data) - 1))] ^= draw.draw(st.integers(1, 255))
     try:
@@ -217,9 +215,7 @@ def test_keys_of_a_stream_sort_by_height(one: int, other: int) -> None:
 
 
 @given(networks, texts, texts, cids, heights, cids)
-def test_the_four_ranges_are_nested(
-    network: Network, sort_value: str, controller: str, init_cid: CID, height: int, event_cid: CID
-) -> None:
+def test_the_four_ranges_are_nested(network, sort_value, controller, init_cid, height, event_cid):
     event_id = EventId.build(network, sort_value, controller, init_cid, height, event_cid)
     ranges = [
         network_range(network),
@@ -249,8 +245,8 @@ extremes = st.sampled_from([0x00, 0x01, 0x7F, 0x80, 0xFE, 0xFF])
     cids,
 )
 def test_the_network_range_holds_the_most_extreme_hashes(
-    network_id: int, separator: bytes, controller: bytes, stream: bytes, height: int, cid: CID
-) -> None:
+    network_id, separator, controller, stream, height, cid
+):
     key = EventId(
         raw_event_id(
             network_id=network_id,

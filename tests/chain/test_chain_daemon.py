@@ -98,9 +98,7 @@ async def test_an_endpoint_of_another_chain_is_one_line_and_the_end(tmp_path: Pa
         (["--chain-confirmations", "0"], "'0' should be 'finalized' or a number of blocks"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_named_without_the_key(
-    flags: list[str], words: str, tmp_path: Path
-) -> None:
+def test_a_setting_that_cannot_be_used_is_named_without_the_key(flags, words, tmp_path):
     result = CliRunner().invoke(main, ["run", "--data-dir", str(tmp_path), *flags])
     assert result.exit_code == 2
     assert words in result.stderr

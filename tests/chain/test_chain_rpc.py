@@ -109,9 +109,7 @@ ANSWER_FAULTS = [
 ]
 
 
-async def test_an_endpoint_that_fails_is_left_alone_and_the_next_one_answers(
-    clock, chain, url
-) -> None:
+async def test_an_endpoint_that_fails_is_left_alone_and_the_next_one_answers(clock, chain, url):
     good = Chain()
     good.mine(PROOF, 7)
     chain.mine(PROOF, 7)

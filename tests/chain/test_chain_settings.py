@@ -1,7 +1,5 @@
 """Chains and their URLs, however they are given, and the bound on what is believed of a block."""
 
-from pathlib import Path
-
 import pytest
 
 from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
@@ -60,9 +58,7 @@ def test_confirmations() -> None:
             parse_confirmations(bad)
 
 
-def test_the_file_the_environment_and_what_beats_what(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_the_environment_and_what_beats_what(tmp_path, monkeypatch):
     file = tmp_path / "node.toml"
     file.write_text(
         f'chain_confirmations = 12\n[chain_rpc]\n"eip155:1" = ["{ONE}", "{TWO}"]\n'

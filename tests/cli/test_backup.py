@@ -194,9 +194,7 @@ def test_what_is_wrong_with_a_backup_is_said(published: Published, tmp_path: Pat
         (None, "No such file or directory"),
     ],
 )
-def test_what_is_wrong_with_a_passphrase_is_said(
-    content: bytes | None, message: str, tmp_path: Path
-) -> None:
+def test_what_is_wrong_with_a_passphrase_is_said(content, message, tmp_path):
     secret = tmp_path / "secret"
     if content is not None:
         secret.write_bytes(content)

@@ -44,9 +44,7 @@ def head(node: TestnetNode) -> int:
     return int(httpx.get(f"{node.api_url}/ceramic/feed/head").json()["head"])
 
 
-def test_events_go_in_shuffled_and_come_out_in_causal_order(
-    node: TestnetNode, sample: Events, tmp_path: Path
-) -> None:
+def test_events_go_in_shuffled_and_come_out_in_causal_order(node, sample, tmp_path):
     file = tmp_path / "events.jsonl"
     events, before = sample[:100], head(node)
     file.write_text(lines_of(events[::-1]))
@@ -105,9 +103,7 @@ def test_refused_events_are_named_and_the_others_go_in(node: TestnetNode, sample
     assert "250 events: 0 new, 0 known, 250 refused" in many.stdout
 
 
-def test_get_and_add_are_each_others_inverse(
-    node: TestnetNode, sample: Events, tmp_path: Path
-) -> None:
+def test_get_and_add_are_each_others_inverse(node, sample, tmp_path):
     event, file = sample[0], tmp_path / "event.car"
     run("events", "add", "-", node=node, data=event["car"])
     get = ("events", "get", event["cid"])
@@ -331,9 +327,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestnetN
         yield net.nodes[0], file
 
 
-def test_a_node_that_requires_a_token(
-    guarded: tuple[TestnetNode, Path], sample: Events, tmp_path: Path
-) -> None:
+def test_a_node_that_requires_a_token(guarded, sample, tmp_path):
     node, file = guarded
     events = tmp_path / "events.jsonl"
     events.write_text(lines_of(sample[:20]))
@@ -356,9 +350,7 @@ def test_a_token_file_that_does_not_exist(node: TestnetNode) -> None:
     assert error.startswith("Error: the token file /nowhere/token cannot be read")
 
 
-def test_the_first_sync_with_a_peer_is_shown(
-    node: TestnetNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_sync_with_a_peer_is_shown(node, monkeypatch):
     monkeypatch.setattr("recon_node.cli.peers.FIRST_SYNC", 60.0)
     network = httpx.get(f"{node.api_url}/ceramic/config/network").json()["name"]
     with Testnet(1, network=network) as other:
@@ -455,9 +447,7 @@ def test_standard_output_that_cannot_be_written(node: TestnetNode) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_cannot_be_written_whole_is_not_there(
-    node: TestnetNode, sample: Events, tmp_path: Path
-) -> None:
+def test_what_cannot_be_written_whole_is_not_there(node, sample, tmp_path):
     """A file that ends in the middle would be taken for a key, or for what was there before."""
     run("events", "add", "-", node=node, data=lines_of(sample[:3]))
     cid = sample[0]["cid"]

@@ -5,7 +5,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import click
 import pytest
 from cli_run import error_of, json_of, run
 from click.testing import CliRunner
@@ -85,9 +84,7 @@ def test_checked_settings(file: Path, tmp_path: Path) -> None:
         (spark_main, "spark-sink run --from", "--from-snapshot"),
     ],
 )
-def test_bash_completes_commands_and_flags(
-    tmp_path: Path, program: click.Command, line: str, completed: str
-) -> None:
+def test_bash_completes_commands_and_flags(tmp_path, program, line, completed):
     """The function that bash calls at the Tab key, in a real bash."""
     script, words = tmp_path / "completion", line.split()
     variable = f"_{words[0].replace('-', '_').upper()}_COMPLETE"

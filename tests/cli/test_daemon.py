@@ -297,9 +297,7 @@ def test_the_node_may_open_more_files_than_is_usual() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_a_shutdown_that_takes_long_waits_for_the_keys_to_be_saved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_shutdown_that_takes_long_waits_for_the_keys_to_be_saved(monkeypatch):
     exits: list[int] = []
     monkeypatch.setattr("os._exit", exits.append)
     SAVING.set()

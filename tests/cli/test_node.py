@@ -62,9 +62,7 @@ async def test_an_old_interest_that_nothing_can_match_is_logged(tmp_path: Path) 
         ("0.0.0.0", "0123456789abcdef", False),
     ],
 )
-async def test_a_warning_about_an_api_that_is_open_to_everyone(
-    host: str, token: str | None, warned: bool
-) -> None:
+async def test_a_warning_about_an_api_that_is_open_to_everyone(host, token, warned):
     listener = await open_listener(host, 0)
     with capture_logs() as logs:
         warn_if_open(listener, Access(token=token))

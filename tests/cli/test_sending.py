@@ -92,9 +92,7 @@ def drive(window: Window, items: list[Item], rng: random.Random) -> Iterator[Win
     limits=st.sampled_from([(1000, 500), (1000, 3), (50, 1), (8, 4), (1, 1)]),
     rng=st.randoms(use_true_random=False),
 )
-def test_each_event_is_taken_after_everything_it_depends_on(
-    items: list[Item], limits: tuple[int, int], rng: random.Random
-) -> None:
+def test_each_event_is_taken_after_everything_it_depends_on(items, limits, rng):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LOOKAHEAD", limits[0])
         patch.setattr(module, "BATCH_EVENTS", limits[1])
@@ -241,9 +239,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("answer", "error", "words"), ANSWERS)
-async def test_an_answer_that_is_not_about_an_event_ends_it(
-    tmp_path: Path, answer: JSONResponse, error: type[NodeError], words: str
-) -> None:
+async def test_an_answer_that_is_not_about_an_event_ends_it(tmp_path, answer, error, words):
     outcome = SendingOutcome()
     async with node_of(tmp_path, lambda _: answer) as (node, _):
         with pytest.RaisesGroup(pytest.RaisesExc(error, match=words), flatten_subgroups=True):

@@ -43,9 +43,7 @@ def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings().data_dir == Path("/xdg/recon-node")
 
 
-def test_later_sources_override_earlier_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_later_sources_override_earlier_ones(tmp_path, monkeypatch):
     config = write(
         tmp_path / "node.toml",
         'network = "local-1"\nlog_level = "debug"\napi = "127.0.0.1:1"\nmax_waiting = 7\n',
@@ -150,9 +148,7 @@ def test_what_is_not_a_host_and_port(text: str) -> None:
         split_host_port(text)
 
 
-def test_a_token_from_a_file_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_from_a_file_or_the_environment(tmp_path, monkeypatch):
     assert load_settings().api.access_with_token().token is None
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
@@ -203,9 +199,7 @@ def test_the_other_example_files_can_be_used() -> None:
         assert load_settings(path).data_dir.is_absolute()
 
 
-def test_extra_interests_are_ceramic_one_s_name_for_interests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_extra_interests_are_ceramic_one_s_name_for_interests(tmp_path, monkeypatch):
     one, other = METAMODEL, StreamId(StreamType.MODEL, METAMODEL.cid)
     expected = [parse_interest(str(one)), parse_interest(str(other))]
     for flags in ((f"{one},{other}",), (str(one), f"{other}, {one}")):

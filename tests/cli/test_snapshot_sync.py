@@ -30,9 +30,7 @@ def url(node: TestnetNode, sample: Events, tmp_path: Path) -> str:
     return str(tmp_path / "snapshots")
 
 
-def test_the_node_that_uses_the_directory_is_asked(
-    node: TestnetNode, url: str, tmp_path: Path
-) -> None:
+def test_the_node_that_uses_the_directory_is_asked(node, url, tmp_path):
     here = ("--data-dir", node.data_dir)
     result = run("snapshot", "sync", url, *here, node=node)
     assert f"{EVENTS} new, 0 known, 0 refused" in result.output

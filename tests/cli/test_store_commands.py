@@ -169,9 +169,7 @@ def fill_ceramic_one(path: Path, blocks: dict[CID, bytes]) -> None:
         database.executemany("INSERT INTO ceramic_one_block VALUES (?, ?)", rows)
 
 
-def test_directories_and_databases_without_events_are_refused(
-    tmp_path: Path, sample: Events
-) -> None:
+def test_directories_and_databases_without_events_are_refused(tmp_path, sample):
     """Kubo's other datastores, for instance. A database beside blocks is not one of them."""
     source = tmp_path / "source"
     source.mkdir()

@@ -117,9 +117,7 @@ def filled(node: TestnetNode) -> TestnetNode:
 
 
 @pytest.mark.parametrize("command", SHOWN)
-def test_nothing_that_a_terminal_obeys_is_printed(
-    filled: TestnetNode, tmp_path: Path, command: str
-) -> None:
+def test_nothing_that_a_terminal_obeys_is_printed(filled, tmp_path, command):
     evil, key = tmp_path / "evil", tmp_path / "my.key"
     evil.write_text(json.dumps({"author": EVIL, "content": EVIL}) + "\n" + EVIL)
     key.write_text(bytes(KEY).hex())

@@ -75,9 +75,7 @@ def test_a_compressed_answer_is_not_unpacked() -> None:
         ("events add endless.car", "has more than 4,194,304 bytes"),
     ],
 )
-def test_a_file_without_end_is_given_up(
-    command: str, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_without_end_is_given_up(command, limit, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run("key", "new", "my.key")
     (tmp_path / "endless.car").symlink_to("/dev/zero")

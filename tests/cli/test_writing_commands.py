@@ -248,9 +248,7 @@ def test_what_is_wrong_with_a_thread(shell: Shell) -> None:
     assert "of a FILE" in shell("tangle", "show", "--feed", "@a.ed25519", code=2).output
 
 
-def test_the_example_blog(
-    node: TestnetNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_the_example_blog(node, tmp_path, monkeypatch, capsys):
     """Its models have the types that are in docs/examples, and what its tour prints is right."""
     monkeypatch.syspath_prepend(BLOG)
     blog, models = (importlib.import_module(module) for module in ("blog", "deploy"))

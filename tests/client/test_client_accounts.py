@@ -31,7 +31,6 @@ from recon_node.client import (
     PasskeyAccount,
     SolanaAccount,
 )
-from recon_node.client.keys import KeyKind
 from recon_node.ipld import multibase
 from recon_node.testnet import Testnet
 
@@ -79,9 +78,7 @@ SESSIONS = [("ethereum", "ed25519"), ("solana", "p256"), ("passkey", "ed25519")]
 
 
 @pytest.mark.parametrize(("kind", "session"), SESSIONS)
-async def test_a_session_writes_for_an_account(
-    ceramic: AsyncCeramic, kind: str, session: KeyKind
-) -> None:
+async def test_a_session_writes_for_an_account(ceramic, kind, session):
     account = ACCOUNTS[kind]()
     ceramic.key = key = account.sign_in(Key.generate(session), domain=DOMAIN)
     assert (key.did, key.signer.startswith("did:key:")) == (account.did, True)

@@ -68,9 +68,7 @@ async def test_content_that_is_not_json(ceramic: AsyncCeramic, store: Store) -> 
 
 
 @OWN_NODE
-async def test_a_model_that_could_not_be_used_is_not_created(
-    ceramic: AsyncCeramic, store: Store
-) -> None:
+async def test_a_model_that_could_not_be_used_is_not_created(ceramic, store):
     schema: Any
     for schema, reason in (
         ({"patternProperties": {"(?=a)": {}}}, "look-around in its 'patternProperties'"),
@@ -129,9 +127,7 @@ async def test_streams_and_events_are_named_in_several_ways(ceramic: AsyncCerami
     assert (await ceramic.read(post)).content == lists.content == {"tags": ["x", "y"]}
 
 
-async def test_a_document_with_a_place_of_its_own_is_sent_whole_or_not_at_all(
-    ceramic: AsyncCeramic, store: Store
-) -> None:
+async def test_a_document_with_a_place_of_its_own_is_sent_whole_or_not_at_all(ceramic, store):
     profiles, votes = await ceramic.create_model(PROFILE), await ceramic.create_model(VOTE)
     before = len(store.keys)
     for content in ({}, {"yes": True}, None):
@@ -159,9 +155,7 @@ def four_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("four_at_once")
-async def test_a_preferred_tip_wins_however_many_there_are(
-    ceramic: AsyncCeramic, store: Store
-) -> None:
+async def test_a_preferred_tip_wins_however_many_there_are(ceramic, store):
     post = await ceramic.create(await ceramic.create_model(POST), {"title": "a"})
     for number in range(7):
         await ceramic.update(post, {"title": str(number)}, at=post.event)
@@ -178,9 +172,7 @@ async def test_a_preferred_tip_wins_however_many_there_are(
 
 
 @pytest.mark.usefixtures("four_at_once")
-async def test_a_conflict_in_the_second_of_two_merges_leaves_nothing_half_done(
-    ceramic: AsyncCeramic, store: Store
-) -> None:
+async def test_a_conflict_in_the_second_of_two_merges_leaves_nothing_half_done(ceramic, store):
     post = await ceramic.create(await ceramic.create_model(POST), {"title": "a", "stars": 0})
     (init,) = await ceramic.events(post)
 

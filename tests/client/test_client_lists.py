@@ -104,9 +104,7 @@ async def found_by(
             return ids
 
 
-async def test_documents_by_what_they_relate_to(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_documents_by_what_they_relate_to(store, monkeypatch):
     """Each page looks at a few of them only; what counts is the content at the tip."""
     monkeypatch.setattr(stream_lists, "_MAX_SCANNED", 3)
     async with client_of(store) as ceramic:
@@ -213,9 +211,7 @@ async def test_interests_are_listed_and_removed(store: Store) -> None:
             await ceramic.remove_interest(model)
 
 
-async def test_who_writes_outside_of_the_interests_is_told_once_for_each_model(
-    store: Store,
-) -> None:
+async def test_who_writes_outside_of_the_interests_is_told_once_for_each_model(store):
     async with client_of(store) as ceramic:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")

@@ -62,9 +62,7 @@ def expired(ceramic: Ceramic) -> tuple[Document, CID, CID, CID]:
     return ceramic.read(post.id), a, time_2, b.event
 
 
-def test_the_repair_is_proposed_and_shown(
-    nodes: list[TestnetNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_repair_is_proposed_and_shown(nodes, tmp_path, monkeypatch):
     """C = [B, Time 2], although no two dominant data events are left."""
     key = ACCOUNT.sign_in(KEY, domain="notes.example")
     with Ceramic(nodes[0].api_url, key=key, timeout=60) as ceramic:

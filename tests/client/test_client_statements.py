@@ -1,20 +1,15 @@
 """A stranger copies an owner's events: nothing that the owner reads or writes goes back."""
 
-from typing import Any
-
 import pytest
 from client_samples import POST
 from support.forging import other_form
 
 from recon_node.ceramic import Event
-from recon_node.client import AsyncCeramic, Key
-from recon_node.store import Store
+from recon_node.client import Key
 
 
 @pytest.mark.parametrize("kind", ["secp256k1", "p256"])
-async def test_an_update_builds_on_the_newest_content(
-    ceramic: AsyncCeramic, store: Store, kind: Any
-) -> None:
+async def test_an_update_builds_on_the_newest_content(ceramic, store, kind):
     owner = Key.generate(kind)
     model = await ceramic.create_model(POST)
     post = await ceramic.create(model.id, {"title": "v0"}, key=owner)

@@ -220,9 +220,7 @@ async def test_an_event_that_was_made_elsewhere(ceramic: AsyncCeramic) -> None:
         await ceramic.send(orphan)
 
 
-async def test_a_badly_signed_event_counts_for_what_it_covers(
-    ceramic: AsyncCeramic, store: Store
-) -> None:
+async def test_a_badly_signed_event_counts_for_what_it_covers(ceramic, store):
     model = await ceramic.create_model(POST)
     post = await ceramic.create(model.id, {"title": "a"})
     [init] = await ceramic.events(post.id)
@@ -246,9 +244,7 @@ async def test_a_badly_signed_event_counts_for_what_it_covers(
     assert [entry.cid for entry in entries if entry.fault] == [bad.cid]
 
 
-async def test_a_capability_that_cannot_be_checked_hides_no_wrong_signature(
-    ceramic: AsyncCeramic, store: Store
-) -> None:
+async def test_a_capability_that_cannot_be_checked_hides_no_wrong_signature(ceramic, store):
     model = await ceramic.create_model(POST)
     post = await ceramic.create(model.id, {"title": "a"})
     [init] = await ceramic.events(post.id)

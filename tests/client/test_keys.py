@@ -76,9 +76,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
         Key.generate().save(tmp_path / "nowhere" / "key")
 
 
-def test_a_capability_in_place_of_an_earlier_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_capability_in_place_of_an_earlier_one(tmp_path, monkeypatch):
     """Whoever was to read the file may read it, and nobody else."""
     monkeypatch.setattr(keys, "verified_capability", lambda block: block)
     file, link = tmp_path / "session.cacao", tmp_path / "link"

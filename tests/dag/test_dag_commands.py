@@ -52,9 +52,7 @@ def test_a_new_key_is_announced_once(tmp_path: Path) -> None:
     assert (second.stdout, second.stderr) == (first.stdout, "")
 
 
-def test_a_directory_goes_from_a_to_c_through_b(
-    row: Row, home: Path, tmp_path: Path, rng: random.Random
-) -> None:
+def test_a_directory_goes_from_a_to_c_through_b(row, home, tmp_path, rng):
     files = make_files(tmp_path / "files", rng, 1_500_000, 300_000, 0, 5, 900_000)
     root = done(row.a, "push", str(files))
     assert root == str(FileTree(files).root)
@@ -98,9 +96,7 @@ def test_what_is_left_out_is_counted_and_named(row: Row, home: Path, tmp_path: P
     assert (whole.exit_code, "not pushed" in whole.stderr) == (0, False)
 
 
-def test_an_interrupted_push_continues(
-    row: Row, home: Path, tmp_path: Path, rng: random.Random
-) -> None:
+def test_an_interrupted_push_continues(row, home, tmp_path, rng):
     """As if killed: all of the blocks of one part came, none of the other, and no replica."""
     root, blocks = make_dag(40, 1000, rng)
     whole, path = list(blocks.items()), tmp_path / "dag.car"
@@ -124,9 +120,7 @@ def test_an_interrupted_push_continues(
 
 
 @pytest.mark.long
-def test_separate_pushes_of_a_dag_are_joined(
-    row: Row, home: Path, tmp_path: Path, rng: random.Random
-) -> None:
+def test_separate_pushes_of_a_dag_are_joined(row, home, tmp_path, rng):
     """Two cut the same DAG otherwise; each appends to what its node knew, and the next push joins
     the two."""
     root, blocks = make_dag(10, 1000, rng)
@@ -157,9 +151,7 @@ def publishes(node: TestnetNode, did: str) -> list[Publish]:
     return [change for change in changes if isinstance(change, Publish)]
 
 
-def test_publish_resolve_and_pull_by_identifier(
-    row: Row, home: Path, tmp_path: Path, rng: random.Random
-) -> None:
+def test_publish_resolve_and_pull_by_identifier(row, home, tmp_path, rng):
     first = make_files(tmp_path / "first", rng, 1000)
     second = make_files(tmp_path / "second", rng, 2000)
     did = CliRunner().invoke(main, ["dag", "key"]).stdout.strip()
@@ -185,9 +177,7 @@ def test_publish_resolve_and_pull_by_identifier(
     assert (published["id"], published["link"]) == (did, roots[0])
 
 
-def test_what_the_origin_does_not_contain_cannot_be_published(
-    row: Row, home: Path, tmp_path: Path, rng: random.Random
-) -> None:
+def test_what_the_origin_does_not_contain_cannot_be_published(row, home, tmp_path, rng):
     root = done(row.a, "push", str(make_files(tmp_path / "files", rng, 10)))
     other = done(row.a, "push", str(make_files(tmp_path / "others", rng, 20)))
     absent = str(CID.of(RAW, b"absent"))
@@ -200,9 +190,7 @@ def test_what_the_origin_does_not_contain_cannot_be_published(
     assert call(row.a, "resolve", did).exit_code == 1
 
 
-def test_another_publishes_under_a_grant(
-    row: Row, home: Path, tmp_path: Path, rng: random.Random
-) -> None:
+def test_another_publishes_under_a_grant(row, home, tmp_path, rng):
     owner, owner_did = write_key(tmp_path / "owner.key", 1)
     writer, writer_did = write_key(tmp_path / "writer.key", 2)
     root = done(row.a, "push", str(make_files(tmp_path / "files", rng, 10)), "--key", writer)
@@ -221,9 +209,7 @@ def test_another_publishes_under_a_grant(
     assert "nodes accept it for as long as its proofs are valid" in narrowed.stderr
 
 
-def test_interests_are_added_only_at_nodes_that_have_some(
-    row: Row, home: Path, tmp_path: Path, rng: random.Random
-) -> None:
+def test_interests_are_added_only_at_nodes_that_have_some(row, home, tmp_path, rng):
     root = done(row.a, "push", str(make_files(tmp_path / "files", rng, 10)))
     did = CliRunner().invoke(main, ["dag", "key"]).stdout.strip()
     done(row.a, "publish", root)
@@ -273,9 +259,7 @@ def test_what_is_missing_is_named(row: Row, tmp_path: Path, rng: random.Random) 
         (["publish", "bafkqaaa", "--key", "/nowhere"], "the key /nowhere: No such file"),
     ],
 )
-def test_invalid_arguments_are_refused(
-    row: Row, home: Path, args: list[str], complaint: str
-) -> None:
+def test_invalid_arguments_are_refused(row, home, args, complaint):
     result = call(row.a, *args)
     assert result.exit_code != 0
     assert complaint in result.stderr

@@ -90,9 +90,7 @@ async def read_car(dags: Dags, root: CID) -> bytes:
 
 @settings(max_examples=10)
 @given(dags(), st.randoms(use_true_random=False), st.integers(250, 900), st.data())
-def test_a_dag_comes_back_whatever_the_order_of_its_events(
-    dag: tuple[CID, Blocks], rng: random.Random, size: int, data: st.DataObject
-) -> None:
+def test_a_dag_comes_back_whatever_the_order_of_its_events(dag, rng, size, data):
     root, blocks = dag
     needed = dict(walk(root, blocks.__getitem__))
     shards = shards_of(root, blocks, max(size, 200 + max(map(len, blocks.values()))))
@@ -183,9 +181,7 @@ async def test_shards_in_no_replica_are_told_apart(tmp_path: Path, rng: random.R
         assert state.blocks == len(blocks)  # and none of those that the root does not lead to
 
 
-async def test_whatever_else_is_written_is_ignored_and_counted(
-    tmp_path: Path, rng: random.Random
-) -> None:
+async def test_whatever_else_is_written_is_ignored_and_counted(tmp_path, rng):
     root, blocks = make_dag(2, 100, rng)
     [shard] = shards_of(root, blocks, 5000)
     unreadable = {CID.of(DAG_CBOR, b"\xa0\0"): b"\xa0\0"}
@@ -220,9 +216,7 @@ async def test_whatever_else_is_written_is_ignored_and_counted(
         assert (resolved.current, resolved.order, resolved.ignored) == (None, (), 2)
 
 
-async def test_the_log_is_not_searched_for_dags_where_none_has_come(
-    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_log_is_not_searched_for_dags_where_none_has_come(tmp_path, rng, monkeypatch):
     root, blocks = make_dag(2, 100, rng)
     searches = 0
 
@@ -400,9 +394,7 @@ class Pushed:
         return make_publish(KEY, MINE.key, link, origin, prior=prior, expires=None, shard=shard)
 
 
-async def test_a_publish_waits_until_its_link_is_known_to_be_in_its_origin(
-    tmp_path: Path, rng: random.Random
-) -> None:
+async def test_a_publish_waits_until_its_link_is_known_to_be_in_its_origin(tmp_path, rng):
     """Until then the identifier leads to what was published before."""
     dag = Pushed(rng)
     [before] = publishes(KEY, LINKS[:1])
@@ -440,9 +432,7 @@ async def test_the_shard_that_has_the_link_is_enough(tmp_path: Path, rng: random
 
 
 @pytest.mark.parametrize("order", ["publishes first", "publishes last"])
-async def test_a_publish_never_leads_to_what_its_origin_does_not_contain(
-    tmp_path: Path, rng: random.Random, order: str
-) -> None:
+async def test_a_publish_never_leads_to_what_its_origin_does_not_contain(tmp_path, rng, order):
     dag = Pushed(rng)
     leaf = next(cid for cid in reversed(dag.blocks) if cid != dag.root)
     absent = CID.of(DAG_CBOR, b"not here")
@@ -482,9 +472,7 @@ async def test_a_publish_never_leads_to_what_its_origin_does_not_contain(
         assert (await dags.contains(first, leaf)).holds is False
 
 
-async def test_the_join_of_any_log_is_that_of_the_protocol(
-    tmp_path: Path, rng: random.Random
-) -> None:
+async def test_the_join_of_any_log_is_that_of_the_protocol(tmp_path, rng):
     root = CID.of(DAG_CBOR, b"root")
     known: dict[CID, Replica] = {}
     async with opened(tmp_path) as (store, dags):
@@ -514,9 +502,7 @@ async def test_a_join_contains_what_its_forks_contain(tmp_path: Path, rng: rando
         assert (await dags.contains(forks[-1].cid, dag.root)).holds is False
 
 
-async def test_a_block_in_two_shards_is_contained_by_either(
-    tmp_path: Path, rng: random.Random
-) -> None:
+async def test_a_block_in_two_shards_is_contained_by_either(tmp_path, rng):
     """Also where the shards and the replica came under another root than the block."""
     dag = Pushed(rng)
     [whole] = shards_of(dag.root, dag.blocks, 10_000)
@@ -566,9 +552,7 @@ async def test_a_rolled_back_step_is_done_again(tmp_path: Path, rng: random.Rand
         assert (await dags.state(root)).complete
 
 
-async def test_a_deleted_index_is_rebuilt(
-    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_deleted_index_is_rebuilt(tmp_path, rng, monkeypatch):
     """In many steps, over a log that has other events between those of DAGs."""
     monkeypatch.setattr(feed_index, "_POSITIONS_PER_STEP", 70)
     root, blocks = make_dag(100, 6400, rng)
@@ -588,9 +572,7 @@ async def test_a_deleted_index_is_rebuilt(
         assert await read_car(dags, root) == written
 
 
-async def test_only_events_for_the_index_wake_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_events_for_the_index_wake_it(tmp_path, monkeypatch):
     steps = 0
     step = FeedIndex._step
 
@@ -647,9 +629,7 @@ def test_the_largest_shard_fits_into_an_event() -> None:
         shard_event(KEY, root, bytes(1_000_000))
 
 
-async def test_strangers_replicas_do_not_hide_the_owner_s(
-    tmp_path: Path, rng: random.Random
-) -> None:
+async def test_strangers_replicas_do_not_hide_the_owner_s(tmp_path, rng):
     dag = Pushed(rng)
     junk = [
         replica_event(OTHER, dag.root, Replica(None, Append.of([CID.of(RAW, b"%d" % n)])).block)

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from dag_samples import Blocks, Dag, contents, dags, make_dag, make_files
+from dag_samples import Dag, contents, dags, make_dag, make_files
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,9 +19,7 @@ from recon_node.ipld import CID, RAW, car, dag_cbor, encode_varint
 
 
 @given(dags(), st.randoms(use_true_random=False))
-def test_a_car_is_read_whatever_the_order_of_its_blocks(
-    dag: tuple[CID, Blocks], rng: random.Random
-) -> None:
+def test_a_car_is_read_whatever_the_order_of_its_blocks(dag, rng):
     root, blocks = dag
     order = list(blocks)
     rng.shuffle(order)
@@ -74,9 +72,7 @@ def test_a_car_without_roots_is_told_its_root() -> None:
     assert len(pushed(open_source(CARS / "roots_empty.car", root))) == 2
 
 
-def test_blocks_that_are_not_below_the_root_are_counted_and_named(
-    tmp_path: Path, rng: random.Random
-) -> None:
+def test_blocks_that_are_not_below_the_root_are_counted_and_named(tmp_path, rng):
     root, blocks = make_dag(2, 10, rng)
     other, others = make_dag(20, 10, rng)
     (tmp_path / "two").write_bytes(car.encode([root], {**others, **blocks}))
@@ -92,9 +88,7 @@ def test_blocks_that_are_not_below_the_root_are_counted_and_named(
     assert everything.left_out() is None
 
 
-def test_a_part_of_a_dag_can_be_pushed_with_all_its_blocks(
-    tmp_path: Path, rng: random.Random
-) -> None:
+def test_a_part_of_a_dag_can_be_pushed_with_all_its_blocks(tmp_path, rng):
     root, blocks = make_dag(3, 10, rng)
     part = dict(list(blocks.items())[2:])
     (tmp_path / "part.car").write_bytes(car.encode([], part))
@@ -132,9 +126,7 @@ def test_options_of_cars_are_refused_for_other_files(tmp_path: Path) -> None:
         open_source(tmp_path / "file", all_blocks=True)
 
 
-def test_blocks_that_are_not_there_or_not_right_are_told(
-    tmp_path: Path, rng: random.Random
-) -> None:
+def test_blocks_that_are_not_there_or_not_right_are_told(tmp_path, rng):
     root, blocks = make_dag(2, 50, rng)
     lacking, changed = list(blocks)[1:]
     path = tmp_path / "part.car"

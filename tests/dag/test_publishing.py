@@ -2,7 +2,6 @@
 
 import base64
 import json
-import random
 import sys
 from pathlib import Path
 from types import FrameType
@@ -70,9 +69,7 @@ def _merged(replicas: list[Replica]) -> list[CID]:
 
 
 @given(_replicas(), st.randoms())
-def test_all_nodes_agree_on_the_order_whatever_came_first(
-    replicas: list[Replica], rng: random.Random
-) -> None:
+def test_all_nodes_agree_on_the_order_whatever_came_first(replicas, rng):
     expected = _merged(replicas)
     rng.shuffle(replicas)
     log = _log(replicas)
@@ -255,9 +252,7 @@ def with_the_other_signature(replica: Replica) -> Replica:
 
 
 @given(st.data())
-def test_copies_of_proofs_change_nothing_of_what_an_identifier_resolves_to(
-    data: st.DataObject,
-) -> None:
+def test_copies_of_proofs_change_nothing_of_what_an_identifier_resolves_to(data):
     grant = issue_ucan(KEY, controller_of(WRITER), [OWN], None)
     made: list[Replica] = []
     for number in range(3):

@@ -83,9 +83,7 @@ def test_a_join_is_the_same_in_every_order_and_grouping(log: Log, data: st.DataO
 
 
 @given(_log(), st.data())
-def test_a_join_holds_the_shards_of_all_and_nothing_it_need_not_name(
-    log: Log, data: st.DataObject
-) -> None:
+def test_a_join_holds_the_shards_of_all_and_nothing_it_need_not_name(log, data):
     heads = data.draw(st.lists(st.sampled_from(sorted(log)), min_size=1, max_size=5))
     joined = join(heads, log)
     log = {**log, joined.cid: joined}

@@ -49,9 +49,7 @@ def test_with_wheels_no_compiler_is_needed(bare: dict[str, str], tmp_path: Path)
 
 
 @pytest.mark.parametrize("tag", [None, "cp27"], ids=["missing", "of another Python"])
-def test_a_directory_without_the_wheels_is_refused_by_name(
-    bare: dict[str, str], tmp_path: Path, tag: str | None
-) -> None:
+def test_a_directory_without_the_wheels_is_refused_by_name(bare, tmp_path, tag):
     (tmp_path / f"cbrrr-1.1.0-{TAG}-{TAG}-linux_x86_64.whl").touch()
     if tag is not None:
         (tmp_path / f"fastecdsa-2.3.2-{tag}-{tag}-linux_x86_64.whl").touch()

@@ -102,9 +102,7 @@ def test_lanes_exceed_the_nodes_waited_for_by_at_most_one(nodes: list[PictureNod
 
 
 @given(graphs(), st.integers(0, 25))
-def test_the_upper_rows_are_the_same_when_there_are_fewer(
-    nodes: list[PictureNode], rows: int
-) -> None:
+def test_the_upper_rows_are_the_same_when_there_are_fewer(nodes, rows):
     whole, part = lay_out(nodes), lay_out(nodes, rows)
     assert part.placed == whole.placed[:rows]
     assert part.hidden == max(0, len(nodes) - rows)
@@ -224,9 +222,7 @@ HOSTILE = st.text(st.characters() | st.sampled_from("<>&\"'\x00\x1b\u202e\ud800\
 
 
 @given(graphs(), HOSTILE, st.integers(0, 25))
-def test_svg_has_one_element_for_each_node_and_edge(
-    nodes: list[PictureNode], text: str, rows: int
-) -> None:
+def test_svg_has_one_element_for_each_node_and_edge(nodes, text, rows):
     layout = lay_out(
         [PictureNode(n.id, n.prev, n.shape, n.tone, text, (text,), (text,)) for n in nodes]
     )

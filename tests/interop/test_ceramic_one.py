@@ -218,9 +218,7 @@ def model_syncs(node: TestnetNode) -> int:
 
 
 @pytest.mark.parametrize("kind", ["ours", "theirs"])
-def test_a_node_killed_in_the_middle_catches_up(
-    world: World, rng: random.Random, kind: str
-) -> None:
+def test_a_node_killed_in_the_middle_catches_up(world, rng, kind):
     theirs = world.theirs()
     ours = world.ours(theirs.address)
     victim: Node = ours if kind == "ours" else theirs

@@ -3,8 +3,7 @@
 They need a binary of ceramic-one in RECON_TEST_CERAMIC_ONE, and anvil from npm.
 """
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -103,12 +102,7 @@ def by_our_service(chain: DevChain, ours: TestnetNode) -> list[str]:
     ("theirs_anchors", "count"),
     [(by_our_service, 0), (by_our_service, 3), (by_themselves, 0), (by_themselves, 3)],
 )
-def test_each_believes_the_other_s_times(
-    chain: DevChain,
-    tmp_path: Path,
-    theirs_anchors: Callable[[DevChain, TestnetNode], list[str]],
-    count: int,
-) -> None:
+def test_each_believes_the_other_s_times(chain, tmp_path, theirs_anchors, count):
     """Trees of one event, and of several; a ceramic-one node pays itself, or uses our service."""
     number = NUMBER + count
     shared = ["--network", f"local-{number}", "--sync-interval", "1"]

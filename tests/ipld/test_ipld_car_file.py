@@ -88,9 +88,7 @@ def test_the_index_and_the_padding_of_version_2_are_ignored(tmp_path: Path) -> N
         (V1 + b"\xff" * 9, f"the varint at byte {len(V1)} is longer"),
     ],
 )
-def test_damage_is_named_with_its_place_in_the_file(
-    tmp_path: Path, data: bytes, complaint: str
-) -> None:
+def test_damage_is_named_with_its_place_in_the_file(tmp_path, data, complaint):
     (tmp_path / "bad").write_bytes(data)
     with pytest.raises(CarError, match=complaint):
         read(tmp_path / "bad")

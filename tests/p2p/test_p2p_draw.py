@@ -123,9 +123,7 @@ def test_what_fades_halves_with_every_half_life(value, more, later):
     st.integers(0, 25),
     st.randoms(use_true_random=False),
 )
-def test_each_network_has_a_peer_before_one_has_two(
-    peers: list[tuple[float, str]], count: int, rng: Random
-) -> None:
+def test_each_network_has_a_peer_before_one_has_two(peers, count, rng):
     blocks = [block for _, block in peers]
     drawn = draw_by_block([weight for weight, _ in peers], blocks, count, rng)
     assert len(drawn) == len(set(drawn)) == min(count, len(peers))

@@ -7,7 +7,6 @@ needs them is stood for by the least that the syncer sees of it.
 import sqlite3
 from collections import Counter
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import trio
@@ -237,9 +236,7 @@ async def test_a_long_visit_is_not_cut_short_nor_is_a_connection_that_was_asked_
     assert host.near == ["named"]
 
 
-async def test_a_damaged_event_comes_again_from_a_peer(
-    tmp_path: Path, sdk_cars: list[bytes]
-) -> None:
+async def test_a_damaged_event_comes_again_from_a_peer(tmp_path, sdk_cars):
     cars = sdk_cars[:40]
     # No sync comes from time to time: the damage alone is the reason for one.
     async with (

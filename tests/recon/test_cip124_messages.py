@@ -52,9 +52,7 @@ def test_the_refusal_of_a_range_survives_the_wire() -> None:
 
 
 @given(messages(), st.data())
-def test_messages_survive_the_wire_and_damaged_ones_are_refused_or_others(
-    message: Cip124Message, data: st.DataObject
-) -> None:
+def test_messages_survive_the_wire_and_damaged_ones_are_refused_or_others(message, data):
     raw = encode_message(message)
     assert decode_message(raw) == message
     raw = data.draw(damaged(raw))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from peers import damaged, gaps_of
-from plain_codec import KEYS, Column, PlainReader, columns, plain_bytes
+from plain_codec import KEYS, PlainReader, columns, plain_bytes
 
 from recon_node.ceramic import IN_MEMORY, MAINNET, EventId, EventIdError, network_range
 from recon_node.ipld import VarintError, encode_varint
@@ -53,9 +53,7 @@ def check_both(raw: bytes) -> None:
 
 
 @given(columns(), st.data())
-def test_gaps_are_written_and_read_as_a_plain_codec_does(
-    gaps: list[Column], data: st.DataObject
-) -> None:
+def test_gaps_are_written_and_read_as_a_plain_codec_does(gaps, data):
     raw = plain_bytes(gaps)
     assert encode_message(Message(gaps=gaps_of(*gaps))) == raw
     assert PlainReader(raw).gaps() == gaps == list(decode_message(raw).gaps.columns())
@@ -138,9 +136,7 @@ def parts_of(message: Message) -> Any:
 
 
 @given(messages(), st.data())
-def test_messages_survive_the_wire_and_damaged_ones_are_refused_or_canonical(
-    message: Message, data: st.DataObject
-) -> None:
+def test_messages_survive_the_wire_and_damaged_ones_are_refused_or_canonical(message, data):
     raw = encode_message(message)
     assert parts_of(decode_message(raw)) == parts_of(message)
     raw = data.draw(damaged(raw))

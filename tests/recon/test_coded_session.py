@@ -173,9 +173,7 @@ def test_no_sketch_goes_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(message.symbols is None for message in sent)
 
 
-def test_a_long_range_that_is_no_interest_of_ours_is_not_sketched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_long_range_that_is_no_interest_of_ours_is_not_sketched(monkeypatch):
     monkeypatch.setattr(coded_answers, "_MAX_SKETCHED", 1_000)
     _, sent = converge(*sides(5_000, {1_500, 2_000, 4_000}), KeyRange(b"001000", b"004500"))
     assert sent[1].estimate is None
@@ -184,9 +182,7 @@ def test_a_long_range_that_is_no_interest_of_ours_is_not_sketched(
 @pytest.mark.parametrize(
     ("common", "differing", "lister"), [(5_000, {1, 2_000, 4_000}, 1), (10, {2}, 0)]
 )
-def test_what_is_not_delivered_by_id_is_asked_for_in_full(
-    common: int, differing: set[int], lister: int
-) -> None:
+def test_what_is_not_delivered_by_id_is_asked_for_in_full(common, differing, lister):
     """Whether symbols told of it, or a list."""
     both = sides(common, differing)
     both[lister].not_supplied = frozenset([b"002000", b"000002"])
@@ -215,9 +211,7 @@ def narrow_ids(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
 
 
 @given(st.sets(st.integers(0, 400), max_size=60), st.integers(0, 12), st.integers(1, 8))
-def test_keys_with_equal_ids_are_reconciled_all_the_same(
-    differing: set[int], bits: int, threshold: int
-) -> None:
+def test_keys_with_equal_ids_are_reconciled_all_the_same(differing, bits, threshold):
     with pytest.MonkeyPatch.context() as monkeypatch:
         narrow_ids(monkeypatch, bits)
         you, they = sides(400, differing, CodedSession)

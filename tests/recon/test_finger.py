@@ -16,9 +16,7 @@ BOUNDS = st.lists(KEY, max_size=20).map(sorted) | st.lists(KEY, max_size=20)
 
 
 @given(st.sets(KEY, max_size=150), BOUNDS, st.lists(st.tuples(st.booleans(), KEY), max_size=20))
-def test_fingers_see_what_the_store_holds(
-    keys: set[bytes], bounds: list[bytes], changes: list[tuple[bool, bytes]]
-) -> None:
+def test_fingers_see_what_the_store_holds(keys, bounds, changes):
     store = KeyStore(keys, leaf_size=4, fan_out=3)
     finger = Finger(store)
     for index, bound in enumerate(bounds):
@@ -41,9 +39,7 @@ def test_fingers_see_what_the_store_holds(
 
 
 @given(st.sets(st.binary(min_size=2, max_size=2), max_size=150), KEY, KEY, st.integers(2, 9))
-def test_parts_are_those_of_the_store(
-    keys: set[bytes], lower: bytes, upper: bytes, parts: int
-) -> None:
+def test_parts_are_those_of_the_store(keys, lower, upper, parts):
     """No key is a prefix of another one, which cuts rely on."""
     assume(lower < upper)
     store = KeyStore(keys, leaf_size=4, fan_out=3)
@@ -78,9 +74,7 @@ def test_parts_are_those_of_the_store(
 @example(0, 2, False)  # long parts even of the fewest keys
 @example(0, 20, True)
 @settings(max_examples=10)
-def test_long_parts_are_about_equal(
-    leaf_size: int, fewest: int, most: int, seed: int, parts: int, quick: bool
-) -> None:
+def test_long_parts_are_about_equal(leaf_size, fewest, most, seed, parts, quick):
     random = Random(seed)
     numbers = sorted(random.sample(range(1 << 24), random.randrange(fewest, most)))
     keys = [number.to_bytes(3, "big") for number in numbers]

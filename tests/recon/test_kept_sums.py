@@ -42,9 +42,7 @@ def assert_right(kept: Sketch | LtHash, store: Iterable[bytes], key_range: KeyRa
 
 @every_kind
 @given(st.sets(KEY, max_size=60), CHANGES)
-def test_a_kept_sum_is_that_of_the_keys_after_any_changes(
-    make: Make, keys: set[bytes], changes: list[tuple[str, Any]]
-) -> None:
+def test_a_kept_sum_is_that_of_the_keys_after_any_changes(make, keys, changes):
     """Whether it is being made meanwhile, kept, or made again because others took its place."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kept_sums, "_QUICKLY_HASHED", 2)
@@ -78,9 +76,7 @@ def test_a_kept_sum_is_that_of_the_keys_after_any_changes(
 
 @every_kind
 @pytest.mark.parametrize("done", [1, 2, 3])
-def test_all_keys_go_while_a_sum_is_being_made(
-    monkeypatch: pytest.MonkeyPatch, make: Make, done: int
-) -> None:
+def test_all_keys_go_while_a_sum_is_being_made(monkeypatch, make, done):
     """Those that were added are taken out, the last of them included, and the others not."""
     monkeypatch.setattr(kept_sums, "_QUICKLY_HASHED", 2)
     keys = [b"%05d" % number for number in range(20_000)]
@@ -117,9 +113,7 @@ FEW_CHANGES = st.lists(st.tuples(st.sampled_from([KeyStore.add, KeyStore.discard
 
 
 @given(st.sets(KEY, min_size=1), st.sets(st.integers(0, 6)), FEW_CHANGES, FEW_CHANGES)
-def test_loaded_sums_are_those_of_the_keys_after_any_changes(
-    keys: set[bytes], made: set[int], before: list[Any], after: list[Any]
-) -> None:
+def test_loaded_sums_are_those_of_the_keys_after_any_changes(keys, made, before, after):
     """Those that were complete are; the others are made."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kept_sums, "_QUICKLY_HASHED", 0)

@@ -85,9 +85,7 @@ def check_tree(store: KeyStore, leaf_size: int, fan_out: int) -> None:
     KEYS,
     st.sampled_from([(2, 2), (3, 2), (4, 5), (LEAF_SIZE, FAN_OUT)]),
 )
-def test_any_range_of_any_set(
-    keys: list[bytes], lower: bytes, upper: bytes, sizes: tuple[int, int]
-) -> None:
+def test_any_range_of_any_set(keys, lower, upper, sizes):
     store = KeyStore(keys, leaf_size=sizes[0], fan_out=sizes[1])
     assert list(store) == sorted(set(keys))
     assert len(store) == len(set(keys))
@@ -358,12 +356,7 @@ QUESTIONS: list[Callable[[KeyStore, bytes, int], object]] = [
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @given(MIXED_KEYS.filter(bool), BOUNDS, st.integers(0, 400))
-def test_packed_leaves_answer_as_others_do(
-    question: Callable[[KeyStore, bytes, int], object],
-    keys: set[bytes],
-    bound: bytes | int,
-    rank: int,
-) -> None:
+def test_packed_leaves_answer_as_others_do(question, keys, bound, rank):
     key = sorted(keys)[bound % len(keys)] if isinstance(bound, int) else bound
     store = KeyStore(keys, leaf_size=4, fan_out=4)
     loaded = packed(store)
@@ -390,9 +383,7 @@ def test_a_leaf_is_unpacked_alone_and_only_for_its_keys() -> None:
         ([b"a", b"b"], 67, "smaller than"),
     ],
 )
-def test_packed_keys_that_cannot_be_right_are_refused(
-    keys: list[bytes], lost: int, message: str
-) -> None:
+def test_packed_keys_that_cannot_be_right_are_refused(keys, lost, message):
     lengths = b"".join(len(key).to_bytes(2, "little") for key in keys)
     data = lengths + b"".join(keys) + bytes(32 * len(keys))
     with pytest.raises(ValueError, match=message):

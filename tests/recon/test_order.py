@@ -67,9 +67,7 @@ def events(streams: int, length: int) -> list[bytes]:
     ("streams", "length", "held"),
     [(40, 50, 0), (40, 50, 0.9), pytest.param(1_000, 1_000, 0, marks=pytest.mark.long)],
 )
-def test_no_event_of_a_sync_comes_before_its_prev(
-    streams: int, length: int, held: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_event_of_a_sync_comes_before_its_prev(streams, length, held, monkeypatch):
     monkeypatch.setattr(coded_session, "_ASKED_AT_ONCE", 1)  # here nobody orders what is asked for
     every = events(streams, length)
     held_keys = [key for key in every if int.from_bytes(key[-4:]) < held * length]

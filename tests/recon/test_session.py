@@ -68,9 +68,7 @@ def _items(value: object) -> list[object]:
 @every_version
 @settings(max_examples=settings().max_examples // 4)
 @given(st.integers(0, 2**32), st.integers(0, 3_000), st.integers(0, 300), SETTINGS)
-def test_large_sets_with_few_differences_converge(
-    version: MakeSession, seed: int, common: int, differing: int, bounds: SessionSettings
-) -> None:
+def test_large_sets_with_few_differences_converge(version, seed, common, differing, bounds):
     rng = random.Random(seed)
     shared = {rng.randbytes(6) for _ in range(common)}
     mine, yours = (
@@ -85,14 +83,7 @@ def test_large_sets_with_few_differences_converge(
 @every_version
 @settings(max_examples=CASES)
 @given(KEYS, KEYS, SETTINGS, SETTINGS, st.lists(st.tuples(st.integers(1, 12), st.booleans(), KEY)))
-def test_any_two_sets_converge(
-    version: MakeSession,
-    a: set[bytes],
-    b: set[bytes],
-    a_settings: SessionSettings,
-    b_settings: SessionSettings,
-    arrivals: list[tuple[int, bool, bytes]],
-) -> None:
+def test_any_two_sets_converge(version, a, b, a_settings, b_settings, arrivals):
     """Each side ends with all that both had at the start; the next session tells what came in
     meanwhile."""
     you, they = Peer(a, a_settings, session=version), Peer(b, b_settings, session=version)
@@ -115,14 +106,7 @@ def test_any_two_sets_converge(
 @every_version
 @settings(max_examples=CASES)
 @given(KEYS, KEYS, ROOMY, ROOMY, st.data())
-def test_keys_without_events_do_not_stop_the_others(
-    version: MakeSession,
-    a: set[bytes],
-    b: set[bytes],
-    a_settings: SessionSettings,
-    b_settings: SessionSettings,
-    data: st.DataObject,
-) -> None:
+def test_keys_without_events_do_not_stop_the_others(version, a, b, a_settings, b_settings, data):
     subset = st.sets(st.sampled_from(sorted(a | b or {b"none"}))).map(frozenset)
     lost_to_you = data.draw(subset) - a
     lost_to_them = data.draw(subset) - b
@@ -152,13 +136,8 @@ def some_of(keys: set[bytes]) -> st.SearchStrategy[frozenset[bytes]]:
 @settings(max_examples=CASES)
 @given(KEYS, KEYS, ROOMY, ROOMY, st.data())
 def test_any_number_of_refused_events_keeps_no_others_apart(
-    version: MakeSession,
-    a: set[bytes],
-    b: set[bytes],
-    a_settings: SessionSettings,
-    b_settings: SessionSettings,
-    data: st.DataObject,
-) -> None:
+    version, a, b, a_settings, b_settings, data
+):
     """In whatever ranges they lie: sessions end well, and ask for nothing a second time."""
     refused_by_you, refused_by_them = data.draw(some_of(b - a)), data.draw(some_of(a - b))
     a_settings, b_settings = (
@@ -201,14 +180,7 @@ RANGES = st.lists(
 
 @every_version
 @given(KEYS, KEYS, RANGES, RANGES, SETTINGS)
-def test_only_what_interests_both_is_reconciled(
-    version: MakeSession,
-    a: set[bytes],
-    b: set[bytes],
-    yours: list[KeyRange],
-    theirs: list[KeyRange],
-    settings: SessionSettings,
-) -> None:
+def test_only_what_interests_both_is_reconciled(version, a, b, yours, theirs, settings):
     """All sessions of an initiator, one for each overlap, give the common interests and no more."""
 
     you, they = Peer(a, settings, session=version), Peer(b, session=version)

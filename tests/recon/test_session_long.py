@@ -17,7 +17,6 @@ from recon_node.recon import (
     KeyStore,
     SessionSettings,
     Side,
-    Version,
     turn_of,
 )
 
@@ -42,9 +41,7 @@ def fetch_into(store: KeyStore, action: Fetch | FetchById) -> Failed | None:
         (RECON_1_2, MIB, 5, 6_000_000),
     ],
 )
-def test_a_million_keys(
-    protocol: Version, message_bytes: int, most_rounds: int, most_bytes: int
-) -> None:
+def test_a_million_keys(protocol, message_bytes, most_rounds, most_bytes):
     everything = event_ids(1_000_000, seed=1)
     differing = random.Random(1).sample(everything, 10_000)
     ours, theirs = set(everything), set(everything)

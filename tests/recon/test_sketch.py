@@ -97,9 +97,7 @@ def test_symbols_are_those_of_the_document(numbers: list[int]) -> None:
 
 
 @given(st.sets(U64, max_size=300), st.sets(U64, max_size=30), st.sets(U64, max_size=30))
-def test_enough_symbols_tell_the_difference(
-    common: set[int], ours: set[int], theirs: set[int]
-) -> None:
+def test_enough_symbols_tell_the_difference(common, ours, theirs):
     ours, theirs = ours - common - theirs, theirs - common
     size = symbols_for(len(ours | theirs)) + 40
     difference = decoded(
@@ -131,9 +129,7 @@ def test_the_estimate_leads_to_enough_symbols(differences: int) -> None:
 
 
 @given(st.sets(U64, max_size=30), st.sets(U64, max_size=30), st.integers(1, 12))
-def test_tables_never_tell_of_more_differences_than_there_are(
-    ours: set[int], theirs: set[int], size: int
-) -> None:
+def test_tables_never_tell_of_more_differences_than_there_are(ours, theirs, size):
     here, there = sketch_of(ours, size), sketch_of(theirs, size)
     least, differing = least_differences(here.table, there.table), len(ours ^ theirs)
     assert least <= differing
@@ -191,9 +187,7 @@ def test_ids_are_added_in_portions(number: int) -> None:
 
 
 @given(KEYS, st.sets(KEY, max_size=10), KEY, KEY, st.booleans())
-def test_keys_are_found_by_their_ids(
-    keys: set[bytes], sought: set[bytes], one: bytes, other: bytes, with_lower: bool
-) -> None:
+def test_keys_are_found_by_their_ids(keys, sought, one, other, with_lower):
     store = KeyStore(keys, leaf_size=2, fan_out=3)
     key_range = KeyRange(min(one, other), max(one, other))
     wanted = ids_of(b"".join(sha256(key).digest() for key in sought))
@@ -218,9 +212,7 @@ def drain(steps: Generator[None, None, T], pause: Callable[[], object]) -> tuple
 
 
 @pytest.mark.parametrize("few", [0, 2048])
-def test_many_keys_are_found_while_the_store_changes(
-    monkeypatch: pytest.MonkeyPatch, few: int
-) -> None:
+def test_many_keys_are_found_while_the_store_changes(monkeypatch, few):
     monkeypatch.setattr(lookups, "_GROUPS_PER_STEP", 2)
     monkeypatch.setattr(lookups, "_UNFILTERED_KEYS", few)
     rng = random.Random(3)

@@ -56,9 +56,7 @@ def test_symbols_find_the_difference(number: int, version: MakeSession) -> None:
 
 @EITHER
 @pytest.mark.parametrize("number", [1, 2_000])
-def test_salted_fingerprints_find_it_where_symbols_do_not(
-    number: int, version: MakeSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_salted_fingerprints_find_it_where_symbols_do_not(number, version, monkeypatch):
     monkeypatch.setattr(kept_sums, "MAX_SKETCHES", 0)
     you, they = differing(number, 10_000, version)
     you.checked = they.checked = False
@@ -77,9 +75,7 @@ def test_salted_fingerprints_find_it_where_symbols_do_not(
     st.sets(st.binary(min_size=1, max_size=2), max_size=60),
     st.booleans(),
 )
-def test_any_two_sets_converge(
-    version: MakeSession, a: set[bytes], b: set[bytes], sketched: bool
-) -> None:
+def test_any_two_sets_converge(version, a, b, sketched):
     with pytest.MonkeyPatch.context() as patch:
         if not sketched:
             patch.setattr(kept_sums, "MAX_SKETCHES", 0)
@@ -91,9 +87,7 @@ def test_any_two_sets_converge(
 
 
 @EITHER
-def test_refused_keys_are_left_out_of_salted_fingerprints(
-    version: MakeSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_keys_are_left_out_of_salted_fingerprints(version, monkeypatch):
     monkeypatch.setattr(kept_sums, "MAX_SKETCHES", 0)
     you, they = differing(30, 5_000, version)
     refused = sorted(they.set - you.set)[:10]

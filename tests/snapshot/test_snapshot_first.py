@@ -60,9 +60,7 @@ def full(tmp_path: Path) -> Iterator[tuple[TestnetNode, str, int]]:
     "was_there",
     [pytest.param(False, id="new", marks=pytest.mark.long), pytest.param(True, id="long absent")],
 )
-def test_a_node_takes_the_bulk_from_its_snapshot(
-    full: tuple[TestnetNode, str, int], tmp_path: Path, was_there: bool
-) -> None:
+def test_a_node_takes_the_bulk_from_its_snapshot(full, tmp_path, was_there):
     """Connected from the start; what is written meanwhile comes from the peer at once."""
     peer, place, size = full
     node = TestnetNode("new", tmp_path, FLAGS)

@@ -198,9 +198,7 @@ def test_a_snapshot_of_another_network(store: Path, tmp_path: Path) -> None:
     assert "is of the network local-7, but the node is on local-8" in str(report.sources[0].error)
 
 
-def test_a_snapshot_from_the_future_is_not_built_on(
-    log: Path, kept: tuple[Objects, RootObject]
-) -> None:
+def test_a_snapshot_from_the_future_is_not_built_on(log, kept):
     objects, root = kept
     _, data = encode_root(replace(root.manifest, created=253_402_300_799), KEY, root.top)
     objects.put(LATEST, data)
@@ -209,9 +207,7 @@ def test_a_snapshot_from_the_future_is_not_built_on(
 
 
 @pytest.mark.parametrize("created", [253_402_300_800, 2**55, 2**62, 2**63 - 1])
-def test_a_snapshot_made_at_a_time_beyond_the_calendar_is_broken(
-    kept: tuple[Objects, RootObject], created: int
-) -> None:
+def test_a_snapshot_made_at_a_time_beyond_the_calendar_is_broken(kept, created):
     """Python has three kinds of errors for such times."""
     objects, root = kept
     _, data = encode_root(replace(root.manifest, created=created), KEY, root.top)
@@ -220,9 +216,7 @@ def test_a_snapshot_made_at_a_time_beyond_the_calendar_is_broken(
         read_root(objects)
 
 
-def test_a_manifest_that_is_signed_by_another_key_than_it_names(
-    kept: tuple[Objects, RootObject],
-) -> None:
+def test_a_manifest_that_is_signed_by_another_key_than_it_names(kept):
     objects, root = kept
     _, mine = encode_root(root.manifest, KEY, root.top)
     _, other = encode_root(root.manifest, SigningKey(b"x" * 32), root.top)
@@ -353,9 +347,7 @@ def test_a_tree_that_names_one_node_3000_times(tmp_path: Path) -> None:
     assert not report.is_whole
 
 
-def test_whoever_signs_is_known_before_the_manifest_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_whoever_signs_is_known_before_the_manifest_is_read(monkeypatch):
     """A megabyte of empty lists takes 60 MB."""
     whole_range = (KeyRange(*network_range(NETWORK)),)
     root, data = encode_root(
@@ -407,9 +399,7 @@ def test_a_signature_has_no_megabytes() -> None:
         decode_root(car.encode([cid], {cid: block}))
 
 
-def test_what_nobody_foresaw_ends_only_its_source(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nobody_foresaw_ends_only_its_source(store, tmp_path, monkeypatch):
     monkeypatch.setattr(SnapshotReader, "events", lambda *arguments: 1 / 0)
     report, held = sync(tmp_path / "node", store)
     assert held == 0
@@ -444,9 +434,7 @@ def test_a_leaf_that_unpacks_to_fifty_times_its_bytes_is_refused() -> None:
         ("http://192.168.0.1", "http://127.0.0.1/", True),
     ],
 )
-async def test_a_public_server_redirects_to_public_addresses_only(
-    source: str, target: str, is_followed: bool
-) -> None:
+async def test_a_public_server_redirects_to_public_addresses_only(source, target, is_followed):
     """Else it could have this machine ask what only it can reach."""
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -461,9 +449,7 @@ async def test_a_public_server_redirects_to_public_addresses_only(
 
 
 @pytest.mark.parametrize("name", ["source", "target"])
-async def test_a_name_that_resolves_anew_leads_nowhere_else(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+async def test_a_name_that_resolves_anew_leads_nowhere_else(monkeypatch, name):
     """Names are resolved once to be checked and once to be connected (DNS rebinding)."""
     public, private = "127.0.0.2", "127.0.0.1"
     monkeypatch.setattr(web_module, "_is_global", lambda address: address == public)

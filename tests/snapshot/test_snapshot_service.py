@@ -124,9 +124,7 @@ def test_a_bug_in_making_a_snapshot_does_not_stop_the_node(tmp_path: Path, monke
     trio.run(main, clock=MockClock(autojump_threshold=0.01))
 
 
-def test_a_sync_that_the_disk_ends_has_failed_and_was_not_cancelled(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_a_sync_that_the_disk_ends_has_failed_and_was_not_cancelled(tmp_path, monkeypatch):
     make_log(tmp_path / "a", events(5, seed=7))
     url = str(tmp_path / "snapshots")
     with LogSource(tmp_path / "a") as source:

@@ -150,9 +150,7 @@ def test_the_signer_must_be_trusted(log: Path, tmp_path: Path) -> None:
         ("/dev/null/x", "does not exist"),
     ],
 )
-def test_a_url_that_leads_nowhere(
-    url: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_url_that_leads_nowhere(url, message, tmp_path, monkeypatch):
     monkeypatch.setattr("recon_node.snapshot.objects.RETRIES", 0)
     result = run("sync", url, "--data-dir", tmp_path)
     assert result.exit_code == 1

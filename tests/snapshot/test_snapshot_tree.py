@@ -44,9 +44,7 @@ def test_the_tree_has_the_keys_of_the_set(keys: set[bytes]) -> None:
 
 
 @given(KEYS, KEYS, st.randoms(use_true_random=False))
-def test_a_set_has_one_tree_whatever_came_before(
-    keys: set[bytes], other: set[bytes], rng: random.Random
-) -> None:
+def test_a_set_has_one_tree_whatever_came_before(keys, other, rng):
     blocks = Blocks()
     root = blocks.build(keys)
     grown, before = None, set[bytes]()

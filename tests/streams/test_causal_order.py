@@ -35,9 +35,7 @@ def test_any_other_is_made_causal(events: Events, rng: random.Random) -> None:
 
 
 @given(streams(), st.randoms(use_true_random=False))
-def test_a_height_is_the_length_of_the_longest_way_to_the_init(
-    events: Events, rng: random.Random
-) -> None:
+def test_a_height_is_the_length_of_the_longest_way_to_the_init(events, rng):
     by_id = {event.id: event for event in events}
 
     def longest(id_: str) -> int:

@@ -182,9 +182,7 @@ def test_schemas_that_no_document_can_be_checked_by(schema: Any, expected: str) 
         ({"items": {"unevaluatedProperties": False, "allOf": [{}] * 1000}}, [{}] * 50_000),
     ],
 )
-def test_what_would_take_long_is_not_begun(
-    schema: Any, content: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_would_take_long_is_not_begun(schema, content, monkeypatch):
     schema = compiled(schema)
     monkeypatch.setattr(type(schema), "_error", lambda *_: pytest.fail("it was begun"))
     with pytest.raises(BudgetError, match="the event takes more than 100,000,000 steps"):
@@ -275,9 +273,7 @@ def test_the_patterns_of_a_schema_hold_what_they_may() -> None:
     assert 10 * 2**20 < held < 64 * 2**20
 
 
-def test_large_patterns_are_compiled_once_for_the_same_verdict(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_large_patterns_are_compiled_once_for_the_same_verdict(monkeypatch):
     schema = {
         "type": "object",
         "properties": {"a": {"pattern": "^x[0-9]$"}, "b": {"maximum": 3}},
@@ -361,9 +357,7 @@ def test_schemas_that_refer_to_themselves(schema: Any, content: Any, expected: s
     assert reason is None if expected is None else expected in str(reason)
 
 
-def test_content_that_is_looked_at_ever_more_often_is_rejected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_content_that_is_looked_at_ever_more_often_is_rejected(monkeypatch):
     """Each level of the content is looked at twice as often as the one above it."""
     schema = {"type": "object", "allOf": [{"properties": {"n": {"$ref": "#"}}}] * 2}
     deep: Any = 1

@@ -29,9 +29,7 @@ def test_arrays(before: list[int], after: list[int]) -> None:
 
 
 @given(ARRAYS, st.integers(0, 8), st.integers(4, 6))
-def test_an_item_that_comes_or_goes_is_one_operation(
-    items: list[int], index: int, item: int
-) -> None:
+def test_an_item_that_comes_or_goes_is_one_operation(items, index, item):
     more = [*items[:index], item, *items[index:]]
     assert [operation["op"] for operation in json_diff(items, more, Budget.of_merge())] == ["add"]
     assert [operation["op"] for operation in json_diff(more, items, Budget.of_merge())] == [

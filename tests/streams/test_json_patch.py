@@ -78,9 +78,7 @@ def is_odd(document: Any, operation: dict[str, Any]) -> bool:
 
 
 @given(DOCUMENTS, OPERATIONS)
-def test_an_operation_does_what_it_does_for_jsonpatch(
-    document: Any, operation: dict[str, Any]
-) -> None:
+def test_an_operation_does_what_it_does_for_jsonpatch(document, operation):
     if is_odd(document, operation):
         return
     before = copy.deepcopy(document)
@@ -138,9 +136,7 @@ SIMPLE = st.fixed_dictionaries(
     weight=st.sampled_from([1_000, MAX_WEIGHT - 20]),
     steps=st.sampled_from([10**6]) | st.integers(0, 4_000),
 )
-def test_simple_patches_are_applied_and_paid_for_as_all_others(
-    document: dict[str, Any], patch: list[Any], weight: int, steps: int
-) -> None:
+def test_simple_patches_are_applied_and_paid_for_as_all_others(document, patch, weight, steps):
     def outcome() -> tuple[Any, ...]:
         work = Budget("the patch", steps)
         try:

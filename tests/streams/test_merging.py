@@ -213,9 +213,7 @@ NESTED = st.recursive(
 
 
 @given(NESTED, st.lists(NESTED, min_size=2, max_size=4), st.data())
-def test_preferring_a_tip_is_each_conflict_after_the_other(
-    base: Any, sides: list[Any], data: st.DataObject
-) -> None:
+def test_preferring_a_tip_is_each_conflict_after_the_other(base, sides, data):
     stream = Writer({"v": base})
     for number, side in enumerate(sides):
         stream.write({"v": side, f"writer {number}": True}, stream.init)

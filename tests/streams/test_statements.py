@@ -116,9 +116,7 @@ def causally(events: Sequence[Event], rng: random.Random) -> list[Event]:
 
 
 @given(streams(), st.randoms(use_true_random=False))
-def test_copies_in_any_order_change_nothing_that_is_decided(
-    stream: tuple[list[Event], list[Event], dict[CID, int]], rng: random.Random
-) -> None:
+def test_copies_in_any_order_change_nothing_that_is_decided(stream, rng):
     events, copies, times = stream
     named = {prev for event in (*events, *copies) for prev in event.prevs}
     fewest = [*events, *(copy for copy in copies if copy.cid in named)]
@@ -133,9 +131,7 @@ def test_copies_in_any_order_change_nothing_that_is_decided(
 
 
 @pytest.mark.parametrize("key", [SECP256K1, P256], ids=["secp256k1", "P-256"])
-def test_both_forms_of_a_signature_are_valid_and_the_canonical_one_is_shown(
-    key: PrivateKey,
-) -> None:
+def test_both_forms_of_a_signature_are_valid_and_the_canonical_one_is_shown(key):
     init = init_event(key, MODEL.stream_id(), {"n": 0}, unique=b"u")
     event = data_event(key, init, [init.cid], [{"op": "add", "path": "/m", "value": 1}])
     other = other_form(event)

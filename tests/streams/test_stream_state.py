@@ -200,9 +200,7 @@ VALUES = st.recursive(
 
 
 @given(content=VALUES, patches=st.lists(VALUES, max_size=3), model=VALUES)
-def test_nothing_that_a_controller_or_a_model_s_author_writes_raises(
-    content: Any, patches: list[Any], model: Any
-) -> None:
+def test_nothing_that_a_controller_or_a_model_s_author_writes_raises(content, patches, model):
     for start in (document(content), model_event(KEY, content)):
         events = [start]
         for patch in patches:
@@ -352,9 +350,7 @@ def test_a_relation_holds_the_id_of_a_document() -> None:
         ),
     ],
 )
-def test_models_change_only_where_their_documents_stay_valid(
-    start: Any, patch: Any, error: str | None
-) -> None:
+def test_models_change_only_where_their_documents_stay_valid(start, patch, error):
     init = model_event(KEY, start)
     assert init.header is not None
     assert init.header.model == METAMODEL

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import random
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -110,9 +109,7 @@ def outcome(state: EventState) -> tuple[int, Any, Any, bool]:
 
 @settings(max_examples=40)
 @given(streams(), st.randoms(use_true_random=False))
-def test_each_way_to_ask_says_what_the_plain_way_does(
-    events: list[Event], rng: random.Random
-) -> None:
+def test_each_way_to_ask_says_what_the_plain_way_does(events, rng):
     data = [event.cid for event in events if event.kind is EventKind.DATA]
     faults = {cid: "badly signed" for cid in data if rng.random() < 0.2}
     expected = oracle(events, faults)
@@ -172,9 +169,7 @@ def chains(draw: st.DrawFn) -> list[Event]:
     is_bad=st.sampled_from([0, 0, 1]),
     most=st.sampled_from([EVENT_STEPS, EVENT_STEPS, 2_500, 5_000]),
 )
-def test_simple_events_are_computed_and_paid_for_as_all_others(
-    events: list[Event], schema: Any, more: Any, is_bad: int, most: int
-) -> None:
+def test_simple_events_are_computed_and_paid_for_as_all_others(events, schema, more, is_bad, most):
     definition = {"version": "2.0", "schema": schema, "accountRelation": {"type": "list"}, **more}
     faults = {event.cid: "badly signed" for event in events[1 : 1 + is_bad] if not event.proof}
 

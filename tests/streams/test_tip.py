@@ -148,9 +148,7 @@ def test_agrees_with_the_definitions_word_for_word(events: list[EventShape[str]]
 
 
 @given(streams(), st.data())
-def test_an_invalid_event_on_top_never_moves_the_tip(
-    events: list[EventShape[str]], data: st.DataObject
-) -> None:
+def test_an_invalid_event_on_top_never_moves_the_tip(events, data):
     prevs = data.draw(st.lists(st.sampled_from([e.id for e in events]), min_size=1, unique=True))
     forged = EventShape("!", "data", tuple(prevs), valid=False)
     before, after = select_tip(events), select_tip([*events, forged])
@@ -272,9 +270,7 @@ def _long_stream(
     st.sampled_from([0, 0.05, 0.4]),
     st.randoms(use_true_random=False),
 )
-def test_long_streams_in_any_order(
-    size: int, forks: float, merges: float, rng: random.Random
-) -> None:
+def test_long_streams_in_any_order(size, forks, merges, rng):
     events = _long_stream(rng, size, forks, merges)
     expected = oracle(events)
     assert without_reasons(select_tip(rng.sample(events, len(events)))) == expected
@@ -321,9 +317,7 @@ def _chains(draw: st.DrawFn) -> list[EventShape[str]]:
 
 @settings(max_examples=64)
 @given(_expiring() | _chains(), st.none() | st.integers(0, 7))
-def test_capabilities_expire_unless_a_time_event_proves_what_they_signed(
-    events: list[EventShape[str]], now: int | None
-) -> None:
+def test_capabilities_expire_unless_a_time_event_proves_what_they_signed(events, now):
     assert without_reasons(select_tip(events, now)) == oracle(_judged(events, now))
 
 
@@ -429,9 +423,7 @@ def _stairs(size: int) -> list[EventShape[int]]:
         (_merged_comb, lambda n: n + 2),
     ],
 )
-def test_no_shape_takes_more_than_linear_time_or_much_memory(
-    shape: Callable[[int], list[EventShape[int]]], tip: Callable[[int], int]
-) -> None:
+def test_no_shape_takes_more_than_linear_time_or_much_memory(shape, tip):
     """A set of tips for each event would take gigabytes; a fan took 6 s, and stairs 5 s."""
     size = 20_000 if shape is not _anchored_fan else 8_192
     few, many = shape(size // 16), shape(size)
@@ -446,9 +438,7 @@ def test_no_shape_takes_more_than_linear_time_or_much_memory(
     assert time.process_time() - started < 2.5
 
 
-def test_too_many_branches_merged_with_too_many_others_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_too_many_branches_merged_with_too_many_others_are_refused(monkeypatch):
     """What says which branch holds what grows with the square of their number."""
     monkeypatch.setattr("recon_node.streams.tip.MAX_HOLDERS", 100_000)
     assert select_tip(_stairs(900)).event == 900

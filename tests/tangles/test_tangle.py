@@ -1,7 +1,6 @@
 """Tangles: an independent library's answers, a set-based oracle, what no order may change."""
 
 import json
-import random
 from collections import Counter
 from itertools import chain
 from pathlib import Path
@@ -172,9 +171,7 @@ def test_membership_is_the_least_fix_point(links: dict[int, tuple[int, ...] | No
 
 
 @given(_links(), st.randoms(), st.lists(st.integers(0, 5), min_size=12, max_size=12))
-def test_the_order_is_causal_by_time_and_the_same_everywhere(
-    links: dict[int, tuple[int, ...] | None], rng: random.Random, times: list[int]
-) -> None:
+def test_the_order_is_causal_by_time_and_the_same_everywhere(links, rng, times):
     timestamps = dict(enumerate(map(float, times)))
     woven = weave(links, timestamps)
     shuffled = list(links.items())
