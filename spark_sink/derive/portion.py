@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Final
 
 import pyarrow as pa
@@ -51,9 +50,9 @@ _STREAMS_PER_LOOKUP: Final = 500
 _ROWS_PER_TABLE: Final = 2_048
 """Rows from which on they are converted to Arrow, between two streams."""
 _MAX_ROWS: Final = 4_096
-"""Rows from which on they are converted to Arrow amid a stream."""
+"""Rows of one stream from which on they are converted to Arrow."""
 _DATA_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of data from which on rows are converted to Arrow amid a stream."""
+"""Bytes of data from which on rows are converted to Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +290,27 @@ def _streams_of(step: Step, streams: Sequence[bytes]) -> Iterator[list[FeedStrea
         yield from batched(read_streams(step.raw.events_of(chunk, step.upto)), _STREAMS_PER_LOOKUP)
 
 
+@dataclass(slots=True)
+class _Pile:
+    """Rows on their way into a table: as tuples first, then as Arrow, then in files."""
+
+    rows: list[Row] = field(default_factory=list)
+    shared: list[Columns] = field(default_factory=list)
+    """For each of these rows, the columns of its stream: one object for all rows of a stream."""
+    data: int = 0
+    """Bytes of data in these rows."""
+    tables: list[pa.Table] = field(default_factory=list)
+    bytes: int = 0
+    """Of the tables."""
+    staged: Staged = field(default_factory=Staged)
+
+
 class _Rows:
     """Collects rows of a table as Arrow, or in files if there is a stager.
 
-    The columns that all rows of a stream share are converted once per stream, and then repeated:
-    that is a third of the work for `dimensions` alone.
+    The rows of the latest stream are in a pile of their own, so that they can be undone. The
+    columns that all rows of a stream share are converted once per stream, and then repeated: that
+    is a third of the work for `dimensions` alone.
     """
 
     def __init__(self, spec: TableSpec, stager: Stager | None) -> None:
@@ -303,115 +318,84 @@ class _Rows:
         self._own = own_columns(spec.name)
         self._data_at = self._own.index("data") if "data" in self._own else None
         self._stager = stager
-        self._rows: list[Row] = []
-        self._streams: list[Columns] = []
-        self._stream_of: list[int] = []
-        self._data = 0
-        self._tables: list[pa.Table] = []
-        self._bytes = 0
-        self._staged = Staged()
-        self._begun = (0, 0, 0)  # rows, streams and data before the latest stream
-        self._packed = (0, 0, Staged())  # tables, bytes and staged files before it
+        self._done, self._latest = _Pile(), _Pile()
 
     def begin(self) -> None:
         """Begin with the rows of another stream."""
-        if len(self._rows) >= _ROWS_PER_TABLE:
-            self._pack_all()
-            if self._is_full:
-                self._write()
-        self._begun = len(self._rows), len(self._streams), self._data
-        self._packed = len(self._tables), self._bytes, self._staged
+        done, latest = self._done, self._latest
+        if latest.tables:  # so that the rows stay in order
+            self._pack(done)
+        done.rows += latest.rows
+        done.shared += latest.shared
+        done.data += latest.data
+        done.tables += latest.tables
+        done.bytes += latest.bytes
+        done.staged += latest.staged
+        self._latest = _Pile()
+        if len(done.rows) >= _ROWS_PER_TABLE or done.data >= _DATA_BYTES:
+            self._pack(done)
+            self._write_if_full()
 
     def undo(self) -> None:
         """Forget the rows of the latest stream. Files of it stay until staging is cleared."""
-        rows, streams, self._data = self._begun
-        del self._rows[rows:], self._stream_of[rows:], self._streams[streams:]
-        tables, self._bytes, self._staged = self._packed
-        del self._tables[tables:]
+        self._latest = _Pile()
 
     def add(self, columns: Columns, rows: Iterable[Row]) -> None:
         """Add rows; `columns` are those of their stream, the same object for all of its rows."""
-        own: list[Row] = []
-        at, data = self._data_at, self._data
+        latest, at = self._latest, self._data_at
+        own, shared, data = latest.rows, latest.shared, latest.data
         repeated = sum([len(value or b"") for _, value in columns["dimensions"]])
-        most = _MAX_ROWS - len(self._rows)
         for row in rows:
             own.append(row)
+            shared.append(columns)
             data += repeated
             if at is not None and (content := row[at]) is not None:
                 data += len(content)
-            if len(own) >= most or data >= _DATA_BYTES:
-                self._extend(columns, own, data)
-                self._pack()
-                own, data, most = [], 0, _MAX_ROWS
-        self._extend(columns, own, data)
-
-    def _extend(self, columns: Columns, rows: list[Row], data: int) -> None:
-        if not rows:
-            return
-        if not self._streams or self._streams[-1] is not columns:
-            self._streams.append(columns)
-        self._stream_of += repeat(len(self._streams) - 1, len(rows))
-        self._rows += rows
-        self._data = data
+            if len(own) >= _MAX_ROWS or data >= _DATA_BYTES:
+                self._pack(latest)
+                self._write_if_full()
+                own, shared, data = latest.rows, latest.shared, latest.data
+        latest.data = data
 
     def finish(self) -> Staged:
         """Return all rows."""
-        self._pack_all()
-        if self._stager is None:
-            return Staged(tables=tuple(self._tables))
-        self._write()
-        return self._staged
+        self.begin()
+        self._pack(self._done)
+        if self._stager is not None:
+            self._write(self._stager, self._done)
+        return self._done.staged + Staged(tables=tuple(self._done.tables))
 
-    @property
-    def _is_full(self) -> bool:
-        return self._stager is not None and self._bytes >= MAX_STAGED_BYTES
-
-    def _pack(self) -> None:
-        """Pack all rows amid a stream."""
-        rows, streams, _ = self._begun
-        if rows:  # those before the latest stream apart, so that it can be undone
-            later = self._rows[rows:], self._streams[streams:], self._stream_of[rows:]
-            del self._rows[rows:], self._streams[streams:], self._stream_of[rows:]
-            self._pack_all()
-            self._begun = 0, 0, 0
-            self._packed = len(self._tables), self._bytes, self._staged
-            self._rows, self._streams, of = later
-            self._stream_of = [number - streams for number in of]
-        self._pack_all()
-        if self._is_full:
-            tables = self._packed[0]
-            later_tables = self._tables[tables:]
-            del self._tables[tables:]
-            self._write()
-            self._packed = 0, 0, self._staged
-            self._tables = later_tables
-            self._write()
-
-    def _pack_all(self) -> None:
-        if self._rows:
-            self._tables.append(self._as_table())
-            self._bytes += self._tables[-1].nbytes
-        self._rows, self._streams, self._stream_of, self._data = [], [], [], 0
-
-    def _as_table(self) -> pa.Table:
-        are_repeated = len(self._streams) < len(self._rows)
-        stream_of = pa.array(self._stream_of, pa.int32()) if are_repeated else None
-        own = dict(zip(self._own, zip(*self._rows, strict=True), strict=True))
+    def _pack(self, pile: _Pile) -> None:
+        """Convert the rows of a pile to Arrow."""
+        if not pile.rows:
+            return
+        streams = {id(shared): shared for shared in pile.shared}
+        numbers = dict(zip(streams, range(len(streams)), strict=True))
+        stream_of = pa.array([numbers[id(shared)] for shared in pile.shared], pa.int32())
+        own = dict(zip(self._own, zip(*pile.rows, strict=True), strict=True))
         columns = []
         for name, kind in zip(self._schema.names, self._schema.types, strict=True):
             if name in own:
                 columns.append(pa.array(own[name], kind))
             else:
-                shared = pa.array([stream[name] for stream in self._streams], kind)
-                columns.append(shared if stream_of is None else shared.take(stream_of))
-        return pa.Table.from_arrays(columns, schema=self._schema)
+                values = pa.array([stream[name] for stream in streams.values()], kind)
+                are_repeated = len(streams) < len(stream_of)
+                columns.append(values.take(stream_of) if are_repeated else values)
+        table = pa.Table.from_arrays(columns, schema=self._schema)
+        pile.tables.append(table)
+        pile.bytes += table.nbytes
+        pile.rows, pile.shared, pile.data = [], [], 0
 
-    def _write(self) -> None:
-        if self._tables:
-            assert self._stager is not None
-            self._staged += self._stager.stage(pa.concat_tables(self._tables))
-            self._tables, self._bytes = [], 0
+    def _write_if_full(self) -> None:
+        piles = self._done, self._latest
+        if self._stager is not None and sum(pile.bytes for pile in piles) >= MAX_STAGED_BYTES:
+            for pile in piles:
+                self._write(self._stager, pile)
+
+    def _write(self, stager: Stager, pile: _Pile) -> None:
+        if pile.tables:
+            pile.staged += stager.stage(pa.concat_tables(pile.tables))
+            pile.tables, pile.bytes = [], 0
 
 
 _MAX_CACHED: Final = 10_000
