@@ -148,8 +148,9 @@ class Claim:
         finally:
             self._start_window()
 
-    def is_void(self) -> bool:
-        """Return whether the peer has stalled, now or before."""
+    def check_stalled(self) -> bool:
+        """Return whether the claim is void, because the peer has stalled; if it has now, its
+        address counts as slow for a while."""
         if not self._is_void and self._window is not None:
             since, received = self._window
             waited, came = trio.current_time() - since, self._received() - received
@@ -237,4 +238,4 @@ class FetchTable:
         Asking the same peer for a key twice is useless, however slow it is.
         """
         claim = self.claims.get(key)
-        return claim if claim and (claim.peer == peer or not claim.is_void()) else None
+        return claim if claim and (claim.peer == peer or not claim.check_stalled()) else None

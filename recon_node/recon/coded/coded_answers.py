@@ -64,8 +64,6 @@ class TurnFindings:
     """What the symbols decoded to, if they did."""
     parts: list[Part] = field(default_factory=list)
     """What the hints showed."""
-    compared_at: int = -1
-    """The version of our keys when the hints were compared with them."""
     we_lack: list[Ids] = field(default_factory=list)
     """The ids that we lack, for each list of the turn; or for the symbols, as for one list."""
     asked_in_full: list[tuple[bytes, ...]] = field(default_factory=list)
@@ -142,10 +140,8 @@ class Answers:
             end = END if findings.where.upper == key_range.upper else findings.where.upper
             reply.exchange(end, findings.difference.ours, findings.still_lacking(0))
         elif last.estimate is not None:
-            keys = self.side.keys
-            unchanged = findings.compared_at == keys.version
-            parts = findings.parts if unchanged else compare_hints(keys, key_range, last.estimate)
-            reply.answer_hints(parts)
+            # Once more: our keys may have changed since the turn was looked up.
+            reply.answer_hints(compare_hints(self.side.keys, key_range, last.estimate))
         elif last.symbols is not None:
             reply.narrow_down(END)
         elif last.asks_by_digest_only:

@@ -125,7 +125,10 @@ class CodedSession(TurnSession[Message]):
         """The kind of our last turn."""
         self._version_then = -1
         """The version of our keys when we sent it."""
-        self._turn = PeerTurn(side)
+        self._turn: list[Message] = []
+        """What has come of the peer's turn."""
+        self._turn_weight = 0
+        """About how many bytes of memory its bounds and keys take."""
         self._wrong = 0
         """Digests of the peer that were wrong."""
         self._digests = 0
@@ -144,8 +147,9 @@ class CodedSession(TurnSession[Message]):
     def receive(self, message: Message) -> Actions[Message]:
         """Take the peer's message; once its turn is over, fetch what it names by id, and answer."""
         self.side.receive(goes_on=message.goes_on, max_turn=MAX_TURN)
-        self._check_due(message)
-        keys = self._turn.add(message)
+        self._check(message)
+        keys = self._read(message)
+        self._turn.append(message)
         new_keys = self.side.learn(keys[:LEARNED_PER_STEP])
         for start in range(LEARNED_PER_STEP, len(keys), LEARNED_PER_STEP):
             yield None
@@ -160,16 +164,71 @@ class CodedSession(TurnSession[Message]):
             answer = yield from self._respond(findings)
             yield self._send(answer)
 
-    def _check_due(self, message: Message) -> None:
-        """Check that a message may follow our last turn, by the kinds of both.
+    def _check(self, message: Message) -> None:
+        """Check that a message may follow our last turn, and that symbols come alone.
 
         Raises:
-            RemoteProtocolError: it may not.
+            RemoteProtocolError: it may not, or they do not.
         """
         if message.kind not in _MAY_ANSWER[self._last_kind]:
             raise RemoteProtocolError(f"peer sent {message.kind.value} where none was due")
         if message.salt is not None and not self._may_salt:
             raise RemoteProtocolError("peer sent salted fingerprints where none were due")
+        if message.symbols is None and message.estimate is None:
+            return
+        if self._turn or message.has_gaps_or_ends or message.symbols is None:
+            raise RemoteProtocolError("peer sent symbols beside something else, or none")
+        key_range, bounds = self.side.key_range, message.estimate and message.estimate.bounds
+        assert key_range is not None
+        if bounds and not (key_range.lower < bounds[0] and bounds[-1] < key_range.upper):
+            raise RemoteProtocolError("peer's bounds lie outside the range")
+
+    def _read(self, message: Message) -> list[bytes]:
+        """Settle the session's range, or end, by a message; return the keys that it lists.
+
+        Raises:
+            RemoteProtocolError: it is not about the range.
+        """
+        side = self.side
+        if message.left_out is not None:
+            side.left_out_by_peer = message.left_out.number
+        if message.conclusion is Conclusion.AGREED and (side.initiates or side.rounds > 1):
+            side.finish()
+            return []
+        if message.conclusion is Conclusion.REFUSED and side.initiates and side.rounds == 1:
+            side.finish_refused()
+            return []
+        if message.conclusion is not None:
+            raise RemoteProtocolError(f"peer said {message.conclusion.name} to nothing")
+        if message.key_range is not None:
+            if side.rounds > 1 or self._turn:
+                raise RemoteProtocolError("peer changed the range in the middle of the session")
+            side.settle_range(message.key_range)
+        elif side.asked is None:
+            raise RemoteProtocolError("the first message does not say what range it is about")
+        return self._keys_of(message.gaps)
+
+    def _keys_of(self, gaps: Gaps) -> list[bytes]:
+        """Check that gaps lie in the range, above those before; return their keys.
+
+        Decoding has checked that they ascend, and that no key lies above its gap.
+        """
+        keys, uppers, key_range = gaps.keys(), gaps.uppers, self.side.key_range
+        self._turn_weight += weight_of(uppers) + weight_of(keys)
+        if self._turn_weight > _TURN_WEIGHT * max(MIB, self.side.settings.message_bytes):
+            raise RemoteProtocolError(f"a turn of {self._turn_weight:,} bytes, written out")
+        if key_range is None or not uppers:
+            return []
+        reached = self._turn[-1].gaps.uppers[-1] if self._turn else key_range.lower
+        for upper in (uppers[0], uppers[-1]):
+            if upper != END and not reached < upper < key_range.upper:
+                raise RemoteProtocolError(f"gap ends outside the range: {upper.hex()}")
+        if keys and keys[0] < reached:
+            raise RemoteProtocolError(f"key below its gap: {keys[0].hex()}")
+        for key in (keys[0], keys[-1]) if keys else ():
+            if not key_range.covers(key):
+                raise RemoteProtocolError(f"key outside the range: {key.hex()}")
+        return keys
 
     @property
     def _may_salt(self) -> bool:
@@ -202,7 +261,7 @@ class CodedSession(TurnSession[Message]):
 
     def _find_lacking(self) -> Steps[TurnFindings]:
         """Find out what the peer holds and we lack."""
-        key_range, keys, turn = self.side.key_range, self.side.keys, self._turn.messages
+        key_range, keys, turn = self.side.key_range, self.side.keys, self._turn
         if key_range is None:
             return TurnFindings()
         findings, last = TurnFindings(key_range), turn[-1]
@@ -212,7 +271,6 @@ class CodedSession(TurnSession[Message]):
             findings.difference = yield from decode_difference(keys, key_range, last)
             if last.estimate is not None:
                 findings.parts = compare_hints(keys, key_range, last.estimate)
-                findings.compared_at = keys.version
             if findings.difference is not None:
                 ours, theirs = findings.difference
                 if len(ours) > _ASKED_AT_ONCE:  # symbols have no order
@@ -245,7 +303,7 @@ class CodedSession(TurnSession[Message]):
     def _respond(self, findings: TurnFindings) -> Steps[list[Message]]:
         """Answer the peer's turn."""
         self.side.respond()
-        turn, self._turn = self._turn.messages, PeerTurn(self.side)
+        turn, self._turn, self._turn_weight = self._turn, [], 0
         key_range = self.side.key_range
         if key_range is None:
             self.side.finish()
@@ -307,85 +365,6 @@ class CodedSession(TurnSession[Message]):
 def _as_names(ids: Ids) -> list[bytes]:
     joined = ids.astype("<u8").tobytes()
     return [joined[at : at + ID_SIZE] for at in range(0, len(joined), ID_SIZE)]
-
-
-class PeerTurn:
-    """What has been received of the peer's turn."""
-
-    def __init__(self, side: Side) -> None:
-        self._side = side
-        self._weight = 0
-        """About how many bytes of memory its bounds and keys take."""
-        self.messages: list[Message] = []
-
-    def add(self, message: Message) -> list[bytes]:
-        """Take a message, and settle the session's range or end by it; return the keys it lists.
-
-        Raises:
-            RemoteProtocolError: it is not about the range, or says something beside symbols.
-        """
-        self._check_coded(message)
-        keys = self._read(message)
-        self.messages.append(message)
-        return keys
-
-    def _read(self, message: Message) -> list[bytes]:
-        """Check a message and settle the range by it; return the keys that it lists."""
-        side = self._side
-        if message.left_out is not None:
-            side.left_out_by_peer = message.left_out.number
-        if message.conclusion is Conclusion.AGREED and (side.initiates or side.rounds > 1):
-            side.finish()
-            return []
-        if message.conclusion is Conclusion.REFUSED and side.initiates and side.rounds == 1:
-            side.finish_refused()
-            return []
-        if message.conclusion is not None:
-            raise RemoteProtocolError(f"peer said {message.conclusion.name} to nothing")
-        if message.key_range is not None:
-            if side.rounds > 1 or self.messages:
-                raise RemoteProtocolError("peer changed the range in the middle of the session")
-            side.settle_range(message.key_range)
-        elif side.asked is None:
-            raise RemoteProtocolError("the first message does not say what range it is about")
-        return self._keys_of(message.gaps)
-
-    def _keys_of(self, gaps: Gaps) -> list[bytes]:
-        """Check that gaps lie in the range, above those before; return their keys.
-
-        Decoding has checked that they ascend, and that no key lies above its gap.
-        """
-        keys, uppers, key_range = gaps.keys(), gaps.uppers, self._side.key_range
-        self._weight += weight_of(uppers) + weight_of(keys)
-        if self._weight > _TURN_WEIGHT * max(MIB, self._side.settings.message_bytes):
-            raise RemoteProtocolError(f"a turn of {self._weight:,} bytes, written out")
-        if key_range is None or not uppers:
-            return []
-        reached = self.messages[-1].gaps.uppers[-1] if self.messages else key_range.lower
-        for upper in (uppers[0], uppers[-1]):
-            if upper != END and not reached < upper < key_range.upper:
-                raise RemoteProtocolError(f"gap ends outside the range: {upper.hex()}")
-        if keys and keys[0] < reached:
-            raise RemoteProtocolError(f"key below its gap: {keys[0].hex()}")
-        for key in (keys[0], keys[-1]) if keys else ():
-            if not key_range.covers(key):
-                raise RemoteProtocolError(f"key outside the range: {key.hex()}")
-        return keys
-
-    def _check_coded(self, message: Message) -> None:
-        """Check that symbols and an estimate come alone, and that its bounds lie in the range.
-
-        Raises:
-            RemoteProtocolError: they do not.
-        """
-        if message.symbols is None and message.estimate is None:
-            return
-        if self.messages or message.has_gaps_or_ends or message.symbols is None:
-            raise RemoteProtocolError("peer sent symbols beside something else, or none")
-        key_range, bounds = self._side.key_range, message.estimate and message.estimate.bounds
-        assert key_range is not None
-        if bounds and not (key_range.lower < bounds[0] and bounds[-1] < key_range.upper):
-            raise RemoteProtocolError("peer's bounds lie outside the range")
 
 
 def look_up_lists(

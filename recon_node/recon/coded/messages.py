@@ -327,7 +327,10 @@ def decode_message(data: bytes) -> Message:
             not allowed to have, ids without a list, bytes after the end, or more to write out than
             `MAX_WEIGHT` allows. The text has the offset.
     """
-    return _MessageReader(data).message()
+    try:
+        return _MessageReader(data).message()
+    except IndexError:  # checking every offset would cost a tenth of the time
+        raise _error(len(data), _TOO_SHORT) from None
 
 
 class _MessageReader:
@@ -342,12 +345,6 @@ class _MessageReader:
         """How much more the message may weigh."""
 
     def message(self) -> Message:
-        try:
-            return self._message()
-        except IndexError:  # checking every offset would cost a tenth of the time
-            raise _error(len(self._data), _TOO_SHORT) from None
-
-    def _message(self) -> Message:
         message, has = Message(), self._data[0]
         if has > _Has.ALL:
             raise _error(1, f"unknown flags {has}")
