@@ -23,6 +23,7 @@ from recon_node.ceramic.auth.did import Ed25519Key, controller_of
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.checked_events import read_checked
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, car, dag_cbor
+from recon_node.store import reading
 from recon_node.store.damage import FORGOTTEN
 from recon_node.store.reading import columns
 from recon_node.verification import Facts, Finding, check_event
@@ -227,7 +228,7 @@ async def test_whatever_is_refused_is_refused_for_the_same_reason() -> None:
     assert list(map(for_processes, facts)) == await Verifiers(0).verify(cars)
 
 
-@pytest.mark.skipif(columns.fit is None, reason="this core is older than version 0.3.0")
+@pytest.mark.skipif(reading.fit is None, reason="this core is older than version 0.3.0")
 def test_rows_of_the_log(rng: random.Random) -> None:
     """Rows of signed events fit, and only rows with which Python finds nothing wrong."""
     world = World(4, events=100, time_events=True)
@@ -237,7 +238,7 @@ def test_rows_of_the_log(rng: random.Random) -> None:
         event_id = event.event_id(Network.local(5), world.headers[event.init], height)
         rows.append((event_id, event.cid, event.init, event.kind.value, event.car))
     is_signed = [event.proof is None for event in world.events.values()]
-    assert columns.fit(*zip(*rows, strict=True)) == is_signed
+    assert reading.fit(*zip(*rows, strict=True)) == is_signed
     assert not any(columns.damage_of(None, *row) for row in rows)
     mixed = [(*row[:at], rng.choice(rows)[at], *row[at + 1 :]) for row in rows for at in range(5)]
     flipped = [
@@ -247,13 +248,13 @@ def test_rows_of_the_log(rng: random.Random) -> None:
         for _ in range(10)
     ]
     others = [*mixed, *flipped]
-    for row, fits in zip(others, columns.fit(*zip(*others, strict=True)), strict=True):
+    for row, fits in zip(others, reading.fit(*zip(*others, strict=True)), strict=True):
         assert not fits or columns.damage_of(None, *row) is None
     odd = [None, 5, 0.5, "text", b"", [], FORGOTTEN, CarError("damaged")]
     strange = [
         (*row[:at], value, *row[at + 1 :]) for row in rows[:5] for at in range(5) for value in odd
     ]
-    assert not any(columns.fit(*zip(*strange, strict=True)))
+    assert not any(reading.fit(*zip(*strange, strict=True)))
 
 
 def changed(data: bytes, rng: random.Random) -> bytes:

@@ -36,11 +36,6 @@ from recon_node.store.db.sql import select_in, short, short_of
 from recon_node.store.reading import Reader
 from recon_node.store.values import FeedColumns, FeedFilter
 
-try:
-    from recon_node_native import fit
-except ImportError:  # it is not installed, or is older than version 0.3.0
-    fit = None
-
 T = TypeVar("T")
 
 DELIVERED_AT: Final = (
@@ -138,7 +133,7 @@ def _sound(
     damages if all rows are sound."""
     *names, stored, _ = columns
     cars = reader.blocks.restore_each(stored)
-    fits = _fit(reader, names[1:], cars)
+    fits = reader.fit(*names[1:], cars)
     if all(fits):
         return cast("list[bytes]", cars), ()
     damaged = [
@@ -151,15 +146,6 @@ def _sound(
         for car, fault in sound
         if isinstance(car, bytes) and fault is None
     ], damaged
-
-
-def _fit(reader: Reader, names: Sequence[list[Any]], cars: Sequence[object]) -> Sequence[bool]:
-    """Return which rows the native core finds sound, without the interpreter's lock: nearly all.
-
-    In Python the checks, two hashes and the names of each row, are a third of what it takes to
-    serve the feed.
-    """
-    return [False] * len(cars) if fit is None or not reader.native else fit(*names, cars)
 
 
 def _with_anchors(

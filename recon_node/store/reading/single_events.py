@@ -22,7 +22,7 @@ _PROOF: Final = "proof, chain_id, root, tx_hash, tx_type, tries, due"
 _SHARED_PROOFS: Final = 4_096
 """Proofs at each end of the queue among which the next ones are shared out."""
 _CARS: Final = (
-    "SELECT event_id, cid, position, car FROM events LEFT JOIN cars USING (id) "
+    "SELECT event_id, cid, init_cid, kind, car, position FROM events LEFT JOIN cars USING (id) "
     "WHERE short_cid IN (?)"
 )
 _EVENT_ID, _CID = 0, 1
@@ -155,10 +155,16 @@ def _read(
 ) -> list[tuple[bytes, bytes, bytes | Damage]]:
     """Return the EventIds and CIDs of events, and the CAR of each or what is wrong with it."""
     rows: list[tuple[Any, ...]] = list(select_named(reader.connection, _CARS, names, column))
-    cars = reader.blocks.restore_each([stored for *_, stored in rows])
+    if not rows:
+        return []
+    event_ids, cids, inits, kinds, stored, positions = zip(*rows, strict=True)
+    cars: Sequence[Any] = reader.blocks.restore_each(stored)
+    fits = reader.fit(event_ids, cids, inits, kinds, cars)
     return [
-        (event_id, cid, check_stored(car, event_id, cid, position))
-        for (event_id, cid, position, _), car in zip(rows, cars, strict=True)
+        (event_id, cid, car if is_sound else check_stored(car, event_id, cid, position))
+        for event_id, cid, car, position, is_sound in zip(
+            event_ids, cids, cars, positions, fits, strict=True
+        )
     ]
 
 
