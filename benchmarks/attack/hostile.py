@@ -114,8 +114,8 @@ async def offer(address: str, events: Mapping[EventId, bytes]) -> None:
             with cut_off():
                 await serve_events_by_id(frames, read, search, _SETTINGS)
 
-        async def search(wanted: SoughtIds) -> list[EventId]:
-            return [names[bytes(id_)] for id_ in wanted.ids if bytes(id_) in names]
+        async def search(wanted: SoughtIds) -> dict[EventId, bytes]:
+            return {names[id_]: id_ for id_ in wanted.ids if id_ in names}
 
         names = {id_of(key): key for key in events}
         host.handle(EVENTS_PROTOCOL, serve)

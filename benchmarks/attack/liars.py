@@ -85,8 +85,8 @@ async def _liar(address: str, events: dict[EventId, bytes]) -> None:
     async def read(wanted: Sequence[EventId]) -> list[bytes | None]:
         return _lie(kind, [events.get(key) for key in wanted])
 
-    async def search(wanted: SoughtIds) -> list[EventId]:
-        return [names[bytes(id_)] for id_ in wanted.ids if bytes(id_) in names]
+    async def search(wanted: SoughtIds) -> dict[EventId, bytes]:
+        return {names[id_]: id_ for id_ in wanted.ids if id_ in names}
 
     async def serve(stream: PeerStream) -> None:
         frames = FrameStream(stream, 1 << 20, account=stream.account)

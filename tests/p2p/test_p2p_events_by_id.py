@@ -238,7 +238,7 @@ async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clo
     searches = Searches(keys, KeyRateLimit(rate=1, burst=len(keys)))
     started = trio.current_time()
     for key, _ in sdk_events[:100]:
-        assert await searches.find("192.0.2.1", SoughtIds(WHOLE, [id_of(key)])) == [key]
+        assert await searches.find("192.0.2.1", SoughtIds(WHOLE, [id_of(key)])) == {key: id_of(key)}
     assert trio.current_time() == started
     await searches.find("192.0.2.1", SoughtIds(WHOLE, [NO_ID]))
     await searches.find("192.0.2.1", SoughtIds(WHOLE, [NO_ID]))

@@ -58,7 +58,7 @@ class Source:
         return [self.held.get(key) for key in keys]
 
     async def search(self, wanted):
-        return [key for key in self.held if id_of(key) in wanted.ids]
+        return {key: id_of(key) for key in self.held if id_of(key) in wanted.ids}
 
     @asynccontextmanager
     async def open(self, protocol):

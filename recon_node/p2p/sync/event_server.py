@@ -30,7 +30,7 @@ from recon_node.p2p.sync.event_stream import (
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import GAVE_WAY, PeerSlots
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
-from recon_node.recon import KeyView, SoughtIds, find, id_of
+from recon_node.recon import ID_SIZE, KeyView, SoughtIds, find
 from recon_node.store import StoreError
 
 logger = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ _MEMORY_PER_BYTE: Final = 2
 """Bytes of memory that each byte of a CAR takes while it is served: the CAR and its frame."""
 
 ReadCars = Callable[[Sequence[EventId]], Awaitable[list[bytes | None]]]
-Search = Callable[[SoughtIds], Awaitable[list[EventId]]]
+Search = Callable[[SoughtIds], Awaitable[dict[EventId, bytes]]]
 
 
 class EventServer:
@@ -132,8 +132,9 @@ class Searches:
         self._rate_limit = rate_limit
         self._turn = trio.Lock()
 
-    async def find(self, address: str, wanted: SoughtIds) -> list[EventId]:
-        """Return the EventIds of a range that have one of some ids, as soon as it is our turn.
+    async def find(self, address: str, wanted: SoughtIds) -> dict[EventId, bytes]:
+        """Return the EventIds of a range that have one of some ids, and their ids, as soon as it is
+        our turn.
 
         `address` is the IP address of the peer that asks.
         """
@@ -143,13 +144,15 @@ class Searches:
                 if self._rate_limit.allows(address):  # others may have had their turn first
                     return await self._find(address, wanted)
 
-    async def _find(self, address: str, wanted: SoughtIds) -> list[EventId]:
+    async def _find(self, address: str, wanted: SoughtIds) -> dict[EventId, bytes]:
         looked_at = self._keys.count(wanted.key_range)
         self._rate_limit.spend(address, looked_at)
         ids = np.frombuffer(b"".join(wanted.ids), "<u8")
         pairs = await run_cooperatively(find(self._keys, wanted.key_range, ids))
         self._rate_limit.spend(address, -min(looked_at, KEYS_PER_EVENT * len(pairs)))
-        return [EventId(key) for _, key in pairs]
+        return {  # our keys are not checked once more
+            bytes.__new__(EventId, key): id_.to_bytes(ID_SIZE, "little") for id_, key in pairs
+        }
 
 
 async def serve_events(
@@ -169,11 +172,10 @@ async def serve_events(
         PeerProtocolError: a request does not parse, or asks for events of another network.
     """
 
-    portion = _Portion()
+    answers = _Answers(frames, read_cars, settings.turn_timeout)
 
-    async def answer(request: bytes) -> Sequence[bytes]:
-        wanted, patience = parse_request(request, network), settings.turn_timeout
-        return await _send_cars(frames, wanted, read_cars, lambda _: CAR, patience, portion)
+    async def answer(request: bytes) -> None:
+        await answers.send(parse_request(request, network), lambda _: CAR, lambda unread: unread)
 
     await _serve(frames, answer, settings, linger)
 
@@ -193,68 +195,71 @@ async def serve_events_by_id(
         PeerProtocolError: a request does not parse.
     """
 
-    portion = _Portion()
+    answers = _Answers(frames, read_cars, settings.turn_timeout)
 
-    async def answer(request: bytes) -> Sequence[bytes]:
-        wanted, patience = parse_id_request(request), settings.turn_timeout
+    async def answer(request: bytes) -> None:
+        wanted = parse_id_request(request)
         held = await search(wanted)
-        unread = await _send_cars(frames, held, read_cars, head_frame, patience, portion)
-        return sorted(set(wanted.ids) - set(map(id_of, held)) | set(map(id_of, unread)))
+
+        def not_held(unread: Sequence[EventId]) -> Sequence[bytes]:
+            return sorted(
+                set(wanted.ids).difference(held.values()).union([held[key] for key in unread])
+            )
+
+        await answers.send([*held], head_frame, not_held)
 
     await _serve(frames, answer, settings, linger)
 
 
 async def _serve(
     frames: FrameStream,
-    answer: Callable[[bytes], Awaitable[Sequence[bytes]]],
+    answer: Callable[[bytes], Awaitable[None]],
     settings: P2PSettings,
     linger: float,
 ) -> None:
-    """Have requests answered, and end each answer with what is not held."""
+    """Have requests answered."""
     patience, until_begun = settings.turn_timeout, 0.0
     while (request := await frames.receive(settings.idle_timeout, until_begun)) is not None:
         until_begun = settings.turn_timeout
-        not_held = await answer(request)
-        await frames.send([END + b"".join(not_held)], patience)
+        await answer(request)
         if linger < patience and not await frames.wait_for_frame(linger):
             return
 
 
-class _Portion:
-    """How many CARs are read at a time on a stream: few until they are known to be small."""
+class _Answers:
+    """Sends answers on a stream, portion by portion: few CARs until they are known to be small."""
 
-    def __init__(self) -> None:
-        self.count = 1
+    def __init__(self, frames: FrameStream, read_cars: ReadCars, patience: float) -> None:
+        self._frames = frames
+        self._read_cars = read_cars
+        self._patience = patience
+        self._portion = 1
 
-    def note(self, events: int, size: int) -> None:
-        """Take note of how many bytes some CARs had."""
-        self.count = min(
-            _READ_AT_ONCE, 2 * self.count, max(1, _READ_BYTES * events // max(1, size))
-        )
-
-
-async def _send_cars(
-    frames: FrameStream,
-    wanted: Sequence[EventId],
-    read_cars: ReadCars,
-    head_of: Callable[[EventId], bytes],
-    patience: float,
-    portion: _Portion,
-) -> list[EventId]:
-    """Send a frame for each event that is held, a head and the CAR; return those not held."""
-    not_held: list[EventId] = []
-    at = 0
-    while part := wanted[at : at + portion.count]:
-        cars = await read_cars(part)
-        size = sum(len(car) for car in cars if car is not None)
-        frames.account.hold("events", _MEMORY_PER_BYTE * size)
-        pairs = list(zip(part, cars, strict=True))
-        answers = [head_of(event_id) + car for event_id, car in pairs if car is not None]
-        not_held += [event_id for event_id, car in pairs if car is None]
-        at += len(part)
-        portion.note(len(part), size)
-        del cars, pairs
-        await frames.send(answers, patience)
-        del answers
-    frames.account.hold("events", 0)
-    return not_held
+    async def send(
+        self,
+        wanted: Sequence[EventId],
+        head_of: Callable[[EventId], bytes],
+        not_held: Callable[[Sequence[EventId]], Sequence[bytes]],
+    ) -> None:
+        """Send a frame for each event that is held, a head and the CAR, and the end, with what is
+        not held, given the EventIds that have no CAR."""
+        unread: list[EventId] = []
+        at, is_end = 0, False
+        while not is_end:
+            part = wanted[at : at + self._portion]
+            at += len(part)
+            is_end = at == len(wanted)
+            cars = await self._read_cars(part) if part else []
+            size = sum(len(car) for car in cars if car is not None)
+            self._frames.account.hold("events", _MEMORY_PER_BYTE * size)
+            pairs = list(zip(part, cars, strict=True))
+            answers = [head_of(event_id) + car for event_id, car in pairs if car is not None]
+            unread += [event_id for event_id, car in pairs if car is None]
+            if is_end:
+                answers.append(END + b"".join(not_held(unread)))
+            fitting = _READ_BYTES * len(part) // max(1, size)
+            self._portion = min(_READ_AT_ONCE, 2 * self._portion, max(1, fitting))
+            del cars, pairs
+            await self._frames.send(answers, self._patience)
+            del answers
+        self._frames.account.hold("events", 0)
