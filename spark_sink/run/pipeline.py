@@ -1,9 +1,9 @@
 """One streaming query that keeps the tables up to date with a node's feed, exactly once.
 
 Spark divides the feed into batches and records the end of each in its checkpoint before it starts.
-A batch is a few ranges of the feed (`source.data_source`). Spark's workers fetch their rows in
-parallel and write them to files (`tables.staging`); for a short batch, this process does both. Then
-`Sink` takes two steps:
+It is not asked for their rows, which would go through Java: of a batch, only that end is used.
+Spark's workers fetch the rows up to there, a range each, and write them to files
+(`tables.staging`); for a short batch, this process does both. Then `Sink` takes two steps:
 
 1. It appends to `raw_events` the rows after the table's position, which must follow without a gap.
 2. It brings the other tables to the position of `raw_events` (`spark_sink.derive`), each in one
@@ -48,8 +48,7 @@ from spark_sink.derive.derivation import STEP_LENGTH, Derivation
 from spark_sink.derive.workers import NoWorkers, Workers, stage_frame, stage_range
 from spark_sink.errors import FeedUnreachableError, SinkError, TablesError, cannot_write
 from spark_sink.run.spark_session import translate
-from spark_sink.source.data_source import ReconRanges, ranges_in
-from spark_sink.source.feed_client import Feed
+from spark_sink.source.data_source import ReconDataSource
 from spark_sink.source.source_options import SourceOptions
 from spark_sink.tables.location import FAULTS
 from spark_sink.tables.placement import Placement
@@ -146,26 +145,22 @@ class Sink:
 
     def add_batch(
         self,
-        feed: Feed,
-        ranges: DataFrame,
+        source: SourceOptions,
         batch_id: int,
-        end: tuple[str, int] | None = None,
+        end: tuple[str, int],
     ) -> None:
-        """Add a batch to the tables: the rows of some ranges of the feed.
+        """Add a batch to the tables: what the feed has after them.
 
         Args:
-            feed: of the node.
-            ranges: of the batch.
-            batch_id: Spark's number of it.
-            end: the log of the batch, and up to where it reads it; None: unknown.
+            source: the feed, and how many ranges of it are fetched in parallel.
+            batch_id: Spark's number of the batch.
+            end: the log of the batch, and up to where it reads it.
         """
         started = time.monotonic()
         self._doing = f"fetching the events of batch {batch_id}"
         with self.as_sink_errors():
             placement = self._placement()
-            parts = self._fetch(feed, end, placement)
-            if parts is None:
-                parts = self._fetch_in_workers(feed, ranges, placement)
+            parts = self._fetch(source, end, placement)
             with self._busy:
                 report = self._commit(parts, batch_id, started, placement)
         self._doing = None
@@ -206,32 +201,21 @@ class Sink:
         return finished
 
     def _fetch(
-        self, feed: Feed, end: tuple[str, int] | None, placement: Placement
-    ) -> list[StagedFeed] | None:
-        """Write the rows of a short batch to files, here: to start tasks would take longer.
-
-        None if it is long, or the node does not answer, for which workers wait.
-        """
-        reading = self.tables.reading
-        if end is None or end[0] != reading.epoch or end[1] - reading.position > _SHORT_BATCH:
-            return None
-        rows = feed.read(reading.position, end[1], reading.epoch, patience=0)
-        with suppress(FeedUnreachableError):
-            whole = map(self.tables.leave_out, rows)
-            return list(stage_feed(whole, self.tables.raw.stager(), placement))
-        return None
-
-    def _fetch_in_workers(
-        self, feed: Feed, ranges: DataFrame, placement: Placement
+        self, source: SourceOptions, end: tuple[str, int], placement: Placement
     ) -> list[StagedFeed]:
-        """Let workers write the rows of a long batch to files, a range each.
+        """Write the rows of a batch to files.
 
-        The ranges are here before that: if Spark passed them on, each task would take two Python
-        processes, and later steps would be divided among all of them.
+        Those of a short batch here: to start tasks would take longer. If the node does not answer,
+        workers wait for it.
         """
         stager, leave_out = self.tables.raw.stager(), self.tables.leave_out
-        stage = partial(stage_range, feed, stager, placement, leave_out)
-        parts = self._workers.map(stage, ranges_in(ranges.toArrow()))
+        after, (epoch, upto) = self.tables.reading.position, end
+        if upto - after <= _SHORT_BATCH:
+            rows = source.feed.read(after, upto, epoch, patience=0)
+            with suppress(FeedUnreachableError):
+                return list(stage_feed(map(leave_out, rows), stager, placement))
+        stage = partial(stage_range, source.feed, stager, placement, leave_out)
+        parts = self._workers.map(stage, source.ranges(after, upto, epoch))
         return list(chain.from_iterable(parts))
 
     def _commit(
@@ -382,12 +366,16 @@ def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> Str
         options["patience"] = str(settings.patience)
     if settings.token is not None:
         options["token"] = settings.token
-    spark.dataSource.register(ReconRanges)
-    batches = spark.readStream.format(ReconRanges.name()).options(**options).load()
-    feed = SourceOptions.parse(options).feed
+    batches = spark.readStream.format(ReconDataSource.name()).options(**options).load()
+    source = SourceOptions.parse(options)
 
-    def add(ranges: DataFrame, batch: int) -> None:
-        sink.add_batch(feed, ranges, batch, _end_of(settings.checkpoint, batch))
+    def add(_: DataFrame, batch: int) -> None:
+        if (end := _end_of(settings.checkpoint, batch)) is None:
+            raise TablesError(
+                f"the checkpoint {settings.checkpoint} does not say where batch {batch} ends: "
+                "delete it, and reading continues where the tables end"
+            )
+        sink.add_batch(source, batch, end)
 
     writer = batches.writeStream.queryName("spark-sink").foreachBatch(add)
     writer = writer.option("checkpointLocation", str(settings.checkpoint))

@@ -30,19 +30,11 @@ Options:
 Times are ISO 8601, in UTC unless they name a zone, or Unix milliseconds. A stream ends only with
 `trigger(availableNow=True)`. Unknown options are refused, and so are filters that cannot match any
 event.
-
-A second source, "recon_ranges", has ranges of positions, for workers that read the rows themselves.
-Rows of the source "recon" go through Java to their reader. If that is a Python worker that
-writes them to files, the way there and back takes more time than everything that the worker does.
-So the pipeline streams ranges, a few for each batch, and its workers read and write the rows of a
-range in one go. It has the options and the offsets of "recon", and so the same batches: a
-checkpoint of either continues with the other.
 """
 
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any, Final
 
 import pyarrow as pa
@@ -215,42 +207,3 @@ def lag(progress: Mapping[str, Any]) -> int | None:
     if not end or not latest or end["epoch"] != latest["epoch"]:
         return None
     return max(0, int(latest["position"]) - int(end["position"]))
-
-
-_RANGES = pa.schema(
-    [
-        pa.field("after", pa.int64(), nullable=False),
-        pa.field("upto", pa.int64(), nullable=False),
-        pa.field("epoch", pa.utf8(), nullable=False),
-    ]
-)
-"""The fields of `RangePartition`."""
-
-
-class ReconRanges(DataSource):
-    """The source "recon_ranges", which is only a stream."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for `format()`."""
-        return "recon_ranges"
-
-    def schema(self) -> StructType:
-        """Return the columns of a range."""
-        return from_arrow_schema(_RANGES)
-
-    def streamReader(self, schema: StructType) -> "_RangesReader":  # noqa: N802
-        """Return a reader of all ranges, including what is yet to come."""
-        return _RangesReader(SourceOptions.parse(self.options))
-
-
-class _RangesReader(ReconStreamReader):
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the range."""
-        assert isinstance(partition, RangePartition)
-        yield pa.RecordBatch.from_pylist([asdict(partition)], _RANGES)
-
-
-def ranges_in(rows: pa.Table) -> list[RangePartition]:
-    """Return ranges of which the source "recon_ranges" has these rows."""
-    return [RangePartition(**fields) for fields in rows.to_pylist()]

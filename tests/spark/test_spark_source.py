@@ -23,13 +23,9 @@ from recon_node.ceramic import Event, Shard
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, SinkError
 from spark_sink.run.spark_session import find_java, java_home
 from spark_sink.schema import FEED
-from spark_sink.source import source_options as parsing
 from spark_sink.source.data_source import (
     ReconDataSource,
-    ReconRanges,
     ReconStreamReader,
-    ranges_in,
-    read_range,
 )
 from spark_sink.source.feed_client import Feed, Head, find_time
 from spark_sink.source.source_options import SourceOptions
@@ -57,31 +53,6 @@ def positions_of(url: str, **options: str) -> list[int]:
     reader = source.reader(source.schema())
     batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     return [at for batch in batches for at in batch["position"].to_pylist()]
-
-
-def test_ranges_are_those_of_the_rows(
-    full_node: Node, sample: list[Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spark reads ranges, and then its workers read their rows."""
-    monkeypatch.setattr(parsing, "_MIN_RANGE", 300)
-    options = {"url": full_node.url, "partitions": "3"}
-    source = ReconRanges(options)
-    reader = source.streamReader(source.schema())
-    start = reader.initialOffset()
-    end = {**reader.latestOffset(start, ReadMaxRows(9)), "position": 900}
-    partitions = reader.partitions(start, end)
-    assert partitions == stream_reader(**options).partitions(start, end)
-    assert len(partitions) == 3
-    ranges = [batch for partition in partitions for batch in reader.read(partition)]
-    assert all(batch.schema.names == source.schema().names for batch in ranges)
-    feed = pickle.loads(pickle.dumps(SourceOptions.parse(options).feed))
-    batches = [
-        row
-        for range_read in ranges_in(pa.Table.from_batches(ranges))
-        for row in read_range(feed, range_read)
-    ]
-    rows = pa.Table.from_batches(batches, FEED)
-    assert rows.select(COLUMNS) == feed_rows(sample).slice(0, 900).select(COLUMNS)
 
 
 def test_batches_of_any_limit_add_up_to_the_feed(full_node: Node, sample: list[Event]) -> None:
