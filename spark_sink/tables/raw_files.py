@@ -2,8 +2,8 @@
 
 The driver lists the files once per step, and workers read what they need without the table's log.
 The partition and the positions of each file are known, so most files are not opened.
-Rows within a file are sorted by stream, so Parquet's statistics skip nearly everything when a few
-streams are wanted, or many neighbouring ones.
+Rows within a file are sorted by stream (those of a long batch in parts), so Parquet's statistics
+skip nearly everything when a few streams are wanted, or many neighbouring ones.
 """
 
 from collections import defaultdict

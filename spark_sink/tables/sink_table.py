@@ -3,7 +3,7 @@
 The table is partitioned by `stream_cid_partition`: the history of the streams in a batch is read
 back from their partitions only. Delta has no statistics on binary columns, so it cannot skip files
 by `stream_cid`. Parquet has: in a file sorted by it, a reader decodes only the row groups with the
-stream. Event files are always sorted. Stream files are sorted and small
+stream. Event files are sorted, those of long batches in parts. Stream files are sorted and small
 (`spark_sink.tables.leaves`); those of many changes at once are written by merges of delta-rs, in
 small row groups, and sorted when few rows of them are changed, or `optimize` rewrites them.
 

@@ -12,9 +12,10 @@ a cluster, workers and driver must have the tables' directory at the same path, 
 All functions raise `TablesError` if files cannot be written, or are missing or damaged.
 """
 
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -37,13 +38,15 @@ ROW_GROUP: Final = 1024
 MAX_STAGED_BYTES: Final = 64 * 1024 * 1024
 """Bytes of rows that are collected before a file is written. Otherwise, a batch would have more
 files."""
+_CHUNKS_PER_FILE: Final = 8
+"""How many times as many rows a file has at most: rows of the feed are sorted by chunk."""
 _FEW_VALUES: Final = ("stream_cid", "event_type", "controller", "chain_id")
 """Columns with few distinct values, for which a dictionary is worthwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file with rows of one partition, sorted by stream, without the partition column.
+    """A Parquet file with rows of one partition, without the partition column.
 
     `path` is its name below `location`. `first` and `last` are the least and the largest value of
     the column `order`, the rows' feed positions; `size` is in bytes.
@@ -116,30 +119,69 @@ class Stager:
 
     def stage(self, rows: pa.Table) -> Staged:
         """Write rows to one file per partition."""
-        order = (PARTITION_COLUMN, "stream_cid", self.spec.order)
-        ordered = _sorted(rows, order)
-        with faults_as(partial(cannot_write, self.location)):
-            return Staged(tuple(concurrently(self.location, self._write, by_partition(ordered))))
+        files = PartitionFiles(self)
+        files.write(rows)
+        return files.finish()
 
-    def _write(self, part: tuple[int, pa.Table]) -> DataFile:
-        partition, rows = part
-        folder = folder_of(partition)
+
+class PartitionFiles:
+    """One file per partition, to which rows are written several times, sorted each time.
+
+    Of such a file, Parquet's statistics skip as much as of a file for each time.
+    """
+
+    def __init__(self, stager: Stager) -> None:
+        self._stager = stager
+        self._files: dict[int, _OpenFile] = {}
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows of any partitions."""
+        order = (PARTITION_COLUMN, "stream_cid", self._stager.spec.order)
+        with faults_as(partial(cannot_write, self._stager.location)):
+            for partition, part in by_partition(_sorted(rows, order)):
+                part = part.drop_columns(PARTITION_COLUMN)
+                if partition not in self._files:
+                    self._files[partition] = _OpenFile(self._stager, partition, part.schema)
+                self._files[partition].write(part)
+
+    def finish(self) -> Staged:
+        """Close the files and return them; what is written later goes to other files."""
+        files, self._files = self._files, {}
+        location = self._stager.location
+        with faults_as(partial(cannot_write, location)):
+            return Staged(tuple(concurrently(location, _OpenFile.finish, files.values())))
+
+
+class _OpenFile:
+    def __init__(self, stager: Stager, partition: int, schema: pa.Schema) -> None:
+        location, folder = stager.location, folder_of(partition)
         path = f"{folder}/part-{uuid.uuid4()}.parquet"
-        files = file_system(self.location)
+        self._file = DataFile(location, path, partition, 0, 0, stager.spec.order, sys.maxsize, 0)
+        files = file_system(location)
         files.create_dir(folder)
-        with files.open_output_stream(path) as stream:
-            pq.write_table(
-                rows.drop_columns(PARTITION_COLUMN),
-                stream,
-                row_group_size=ROW_GROUP,
-                use_dictionary=[name for name in _FEW_VALUES if name in rows.schema.names],
-                store_schema=False,  # Arrow's, 2 KB in each of many small files
-            )
-            size = stream.tell()
-        order = self.spec.order
-        span = pc.min_max(rows[order]).as_py()
-        first, last = span["min"], span["max"]
-        return DataFile(self.location, path, partition, rows.num_rows, size, order, first, last)
+        self._stream = files.open_output_stream(path)
+        self._writer = pq.ParquetWriter(
+            self._stream,
+            schema,
+            use_dictionary=[name for name in _FEW_VALUES if name in schema.names],
+            store_schema=False,  # Arrow's, 2 KB in each of many small files
+        )
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows, ROW_GROUP)
+        file, span = self._file, pc.min_max(rows[self._file.order]).as_py()
+        self._file = replace(
+            file,
+            rows=file.rows + rows.num_rows,
+            first=min(file.first, span["min"]),
+            last=max(file.last, span["max"]),
+        )
+
+    def finish(self) -> DataFile:
+        self._writer.close()
+        size = self._stream.tell()
+        self._stream.close()
+        return replace(self._file, size=size)
 
 
 def _sorted(rows: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -169,20 +211,31 @@ def stage_feed(
 ) -> Iterator[StagedFeed]:
     """Write the rows of a part of the feed that have a place in the table.
 
-    A thread writes them, so that the node need not wait meanwhile.
+    A thread reads what follows meanwhile, so that the node need not wait.
     """
-
-    def write(chunk: list[pa.RecordBatch]) -> StagedFeed:
-        part = feed_rows(pa.Table.from_batches(chunk))
-        return replace(part, staged=stager.stage(part.staged.tables[0]))
-
     placed = (rows for rows in map(placement.place, batches) if rows.num_rows)
-    with ThreadPoolExecutor(max_workers=1) as writer:
-        written: list[Future[StagedFeed]] = []
-        for chunk in in_chunks(placed, attrgetter("nbytes"), MAX_STAGED_BYTES):
-            yield from (part.result() for part in written)
-            written = [writer.submit(write, chunk)]
-        yield from (part.result() for part in written)
+    files = PartitionFiles(stager)
+    part = None
+    for number, chunk in enumerate(
+        _ahead(in_chunks(placed, attrgetter("nbytes"), MAX_STAGED_BYTES))
+    ):
+        if part is not None:
+            yield part
+        part = feed_rows(pa.Table.from_batches(chunk))
+        files.write(part.staged.tables[0])
+        part = replace(part, staged=Staged() if (number + 1) % _CHUNKS_PER_FILE else files.finish())
+    if part is not None:
+        yield replace(part, staged=part.staged + files.finish())
+
+
+def _ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield items, each while a thread gets the next one."""
+    rest = iter(items)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        following = thread.submit(next, rest, None)
+        while (item := following.result()) is not None:
+            following = thread.submit(next, rest, None)
+            yield item
 
 
 def feed_rows(rows: pa.Table) -> StagedFeed:

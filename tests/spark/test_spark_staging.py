@@ -1,5 +1,6 @@
 """Rows on their way into a table: in files that never get there, in too many, in large ones."""
 
+import math
 import os
 import time
 from contextlib import suppress
@@ -15,10 +16,11 @@ from spark_samples import scenario
 from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
-from spark_sink.tables import retention
+from spark_sink.tables import retention, staging
+from spark_sink.tables.placement import Placement
 from spark_sink.tables.raw_files import ordered_slices
 from spark_sink.tables.sink_table import SinkTable
-from spark_sink.tables.staging import Stager
+from spark_sink.tables.staging import Staged, Stager
 from spark_sink.tables.staging import feed_rows as in_memory
 from spark_sink.tables.tables import Tables
 
@@ -74,6 +76,29 @@ def test_files_that_workers_wrote_in_vain_are_gone_when_the_next_run_begins(
     assert len(files_in(tmp_path)) == in_raw <= 16
     sink.catch_up()
     assert_tables(tmp_path, rows.to_pylist())
+
+
+def test_the_files_of_a_long_batch_have_rows_of_several_times(
+    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that they are few, and still of a bounded size."""
+    monkeypatch.setattr(staging, "MAX_STAGED_BYTES", 50_000)
+    rows = feed_rows(sample)
+    stager = Stager(TABLES["raw_events"], tmp_path)
+    parts = [*staging.stage_feed(rows.to_batches(50), stager, Placement.following(0, 0))]
+    assert [part.first for part in parts] == [1, *(part.last + 1 for part in parts[:-1])]
+    assert parts[-1].last == len(rows)
+    files = [part.staged.files for part in parts if part.staged.files]
+    assert 1 < len(files) == math.ceil(len(parts) / 8) < len(parts)
+    for group in files:
+        assert len({file.partition for file in group}) == len(group)
+        for file in group:
+            there = staging.read_file(file, TABLES["raw_events"].schema)["position"].to_pylist()
+            assert (file.rows, file.first, file.last) == (len(there), min(there), max(there))
+            assert file.size == (tmp_path / file.path).stat().st_size
+    staged = sum((part.staged for part in parts), Staged())
+    read = staged.read(TABLES["raw_events"].schema).sort_by("position")
+    assert read.select(rows.schema.names).to_pylist() == rows.to_pylist()
 
 
 def test_files_whose_rows_do_not_fit_into_memory_are_not_merged(
