@@ -40,6 +40,7 @@ from spark_sink.derive.transforms import NEED_MODELS
 from spark_sink.derive.workers import NoWorkers, Workers
 from spark_sink.errors import SinkError
 from spark_sink.schema import PARTITIONS, TABLES, UNPROCESSED, partition_of
+from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import Staged, Stager
 from spark_sink.tables.tables import Tables
 
@@ -142,18 +143,19 @@ class Derivation:
         names, after, upto, is_begun = plan
         self.doing = f"computing {', '.join(names)} up to position {upto}"
         raw = self._tables.raw.files_upto(upto)
-        touched = raw.streams_between(after, upto)
-        while not is_begun and len(touched) > _MAX_STREAMS and upto - after > _SHORT_POSITIONS:
+        while not is_begun and _count_streams(raw, after, upto) > _MAX_STREAMS:
             upto = after + (upto - after) // 2
-            touched = raw.streams_between(after, upto)
         set_aside = self._set_aside.by_this_version
         step = Step(raw, tuple(names), after, upto, self._own_stagers(names), set_aside=set_aside)
         is_short = (
             upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
         )
-        portion = self._computer.compute(step, touched) if is_short else self._in_workers(step)
+        if is_short:
+            portion = self._computer.compute(step, raw.streams_between(after, upto))
+        else:
+            portion = self._in_workers(step)
         if after and (portion.arrived or portion.changed):
-            self._recompute_documents(step, portion, touched)
+            self._recompute_documents(step, portion)
         for name in names:
             self._write_revised(name, portion.revised.get(name, Staged()), upto)
             self._finish(name, portion.rows[name], upto)
@@ -201,7 +203,7 @@ class Derivation:
                 table.revise(chunk, towards)
             self._tables.on_write(name, rows)
 
-    def _recompute_documents(self, step: Step, portion: Portion, touched: Sequence[bytes]) -> None:
+    def _recompute_documents(self, step: Step, portion: Portion) -> None:
         """Recompute documents of new and changed models that have no new events themselves."""
         names = tuple(name for name in step.names if name in NEED_MODELS)
         table = self._tables.derived["event_states" if "event_states" in names else names[0]]
@@ -210,6 +212,7 @@ class Derivation:
         if len(errors) > _MAX_VERSIONS or "validation_errors" not in table.spec.schema.names:
             errors = []
         documents += table.streams_of_models(portion.changed.values(), errors)
+        touched = step.raw.streams_between(step.after, step.upto)
         # Neighbours in the files of raw_events are one small read.
         others = sorted(set(documents).difference(touched), key=lambda c: (partition_of(c), c))
         self._recompute(Step(step.raw, names, step.after, step.upto), others)
@@ -319,6 +322,14 @@ def compute_partition(step: Step, command: Sequence[str] | None, partition: int)
     """
     streams = step.raw.streams_between(step.after, step.upto, [partition])
     return worker_computer(command).compute(step, streams)
+
+
+def _count_streams(raw: RawFiles, after: int, upto: int) -> int:
+    """Return about how many streams have events at positions (after, upto]."""
+    if upto - after <= _SHORT_POSITIONS:
+        return 0
+    # To list all of them takes half a second of a step; the partitions are about equal.
+    return PARTITIONS * len(raw.streams_between(after, upto, [0]))
 
 
 def _each_once(rows: Staged) -> Staged:
