@@ -223,7 +223,7 @@ for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
     "--max-rows-per-batch",
     type=click.IntRange(1),
     metavar="N",
-    show_default="400000",
+    show_default="1000000",
     help="Maximum number of events per batch.",
 )
 @click.option(

@@ -56,7 +56,7 @@ from spark_sink.tables.staging import StagedFeed, stage_feed
 from spark_sink.tables.tables import Tables
 from spark_sink.views.keeping import Views
 
-ROWS_PER_BATCH: Final = 400_000
+ROWS_PER_BATCH: Final = 1_000_000
 """Positions per batch by default. Between two batches, the node waits for the commit and for
 Spark."""
 _BACKLOG: Final = 20_000
