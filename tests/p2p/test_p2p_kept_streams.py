@@ -19,7 +19,7 @@ from p2p_support import (
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import network_range, sort_value_range
-from recon_node.p2p.transport.framing import RECON_USED_FOR, FrameStream, KeptStreams, OpenStream
+from recon_node.p2p.transport.framing import RECON_USED_FOR, FrameStream, KeptStreams, PeerFrames
 from recon_node.recon import RECON_1_0, RECON_1_2, KeyRange, KeyStore, Side, turn_of
 from recon_node.recon.coded.messages import Conclusion, Message
 from recon_node.store import Interest
@@ -167,6 +167,8 @@ async def test_a_peer_that_is_gone_gives_its_place_back(tmp_path):
 class Ended:
     """Stands for a stream to a peer, which may have frozen: its end takes a while then."""
 
+    account = None
+
     def __init__(self, peer_id: str, seconds: float = 0) -> None:
         self.peer_id = peer_id
         self.seconds = seconds
@@ -177,9 +179,8 @@ class Ended:
         self.is_open = False
 
 
-def opened(peer_id: str, seconds: float = 0) -> OpenStream:
-    stream = Ended(peer_id, seconds)
-    return OpenStream(stream, FrameStream(stream, 100))
+def opened(peer_id: str, seconds: float = 0) -> PeerFrames:
+    return PeerFrames(Ended(peer_id, seconds), 100)
 
 
 async def test_an_initiator_ends_streams_that_it_does_not_use(autojump_clock):
@@ -194,7 +195,7 @@ async def test_an_initiator_ends_streams_that_it_does_not_use(autojump_clock):
     assert not first.stream.is_open
     taken = await kept.take("b")
     assert taken.stream is second.stream
-    assert taken.has_served
+    assert taken.was_kept
     assert len(kept) == 0
     await kept.put(second)
     second.stream.is_open = False

@@ -39,7 +39,7 @@ from recon_node.p2p.peers.dht_server import (
     use_protocol_of,
 )
 from recon_node.p2p.transport.addresses import is_dialable
-from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.framing import FrameStream, PeerFrames
 from recon_node.p2p.transport.hardening import MAX_ADDRESS
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.identity import MAX_PEER_ID
@@ -217,7 +217,7 @@ class LibraryDht:
             requests.append(Message(type=Message.PING))  # its answer shows that all was read
         stream = await self._host.open_stream(peer_id, self._protocol, dial=True)
         try:
-            frames = FrameStream(stream, MAX_ANSWER, account=stream.account)
+            frames = PeerFrames(stream, MAX_ANSWER)
             await frames.send(
                 [request.SerializeToString() for request in requests], REQUEST_TIMEOUT
             )

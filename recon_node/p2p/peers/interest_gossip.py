@@ -47,7 +47,7 @@ from recon_node.p2p.peers.interest_statement import (
     decode,
     state,
 )
-from recon_node.p2p.transport.framing import FrameStream, PeerStream
+from recon_node.p2p.transport.framing import PeerFrames, PeerStream
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
 
 logger = structlog.get_logger(__name__)
@@ -161,7 +161,7 @@ class InterestGossip:
             await stream.reset()
 
     async def _listen(self, stream: PeerStream) -> None:
-        frames = FrameStream(stream, MAX_STATEMENT, account=stream.account)
+        frames = PeerFrames(stream, MAX_STATEMENT)
         bucket = TokenBucket(BURST, RATE, trio.current_time())
         patience = self._settings.idle_timeout
         until_begun = patience
@@ -232,7 +232,7 @@ class InterestGossip:
             await stream.reset()
 
     async def _send_statements(self, peer_id: str, sender: _Sender, stream: PeerStream) -> None:
-        frames = FrameStream(stream, 0, account=stream.account)
+        frames = PeerFrames(stream, 0)
         bucket = TokenBucket(BURST, RATE, trio.current_time())
         has_sent = False
         while True:

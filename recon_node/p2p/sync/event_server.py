@@ -29,7 +29,7 @@ from recon_node.p2p.sync.event_stream import (
 )
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import GAVE_WAY, PeerSlots
-from recon_node.p2p.transport.framing import FrameStream, PeerStream
+from recon_node.p2p.transport.framing import FrameStream, PeerFrames, PeerStream
 from recon_node.recon import ID_SIZE, KeyView, SoughtIds, find
 from recon_node.store import StoreError
 
@@ -67,14 +67,10 @@ class EventServer:
 
     async def serve(self, stream: PeerStream) -> None:
         """Answer a peer's requests on a stream that it has opened."""
-        frames = FrameStream(
-            stream,
-            self._settings.max_frame,
-            partial(self._note_sent, stream.peer_id),
-            stream.account,
-        )
+        note_sent = partial(self._note_sent, stream.peer_id)
+        frames = PeerFrames(stream, self._settings.max_frame, note_sent)
         while await self._serve_in_slot(stream, frames):
-            if not await self._idle_streams.keep(stream, frames, EVENTS_KEPT_FOR):
+            if not await self._idle_streams.keep(frames, EVENTS_KEPT_FOR):
                 return
 
     async def _serve_in_slot(self, stream: PeerStream, frames: FrameStream) -> bool:

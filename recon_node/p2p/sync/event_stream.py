@@ -37,7 +37,7 @@ from recon_node.ipld import CID, IpldError, VarintError, decode_varint, encode_v
 from recon_node.ipld.car import SIGNED_HEADER, read_header
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError, StaleStreamError
 from recon_node.p2p.settings import MAX_REQUEST
-from recon_node.p2p.transport.framing import FrameStream, KeptStreams, OpenStream
+from recon_node.p2p.transport.framing import FrameStream, KeptStreams, PeerFrames
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import ID_SIZE, KeyRange, SoughtIds, id_of
 
@@ -353,21 +353,19 @@ class EventStreams:
             PeerError: no stream can be opened.
             StaleStreamError: the stream was kept, and had ended.
         """
-        opened = await self._kept[protocol].take(peer_id)
-        if opened is None:
+        frames = await self._kept[protocol].take(peer_id)
+        if frames is None:
             stream = await self._host.open_stream(peer_id, protocol)
-            opened = OpenStream(
-                stream, FrameStream(stream, self._max_frame, account=stream.account)
-            )
-        opened.frames.start_count()
+            frames = PeerFrames(stream, self._max_frame)
+        frames.start_count()
         try:
-            yield opened.frames
+            yield frames
         except (PeerGoneError, trio.BrokenResourceError) as error:
-            await opened.stream.reset()
-            if opened.has_served and not opened.frames.bytes_received:
+            await frames.stream.reset()
+            if frames.was_kept and not frames.bytes_received:
                 raise StaleStreamError(str(error)) from error
             raise
         except BaseException:
-            await opened.stream.reset()
+            await frames.stream.reset()
             raise
-        await self._kept[protocol].put(opened)
+        await self._kept[protocol].put(frames)

@@ -31,7 +31,7 @@ from recon_node.p2p.sync.sessions import (
     SyncReport,
     agreed_but_for,
 )
-from recon_node.p2p.transport.framing import FrameStream, OpenStream
+from recon_node.p2p.transport.framing import FrameStream, PeerFrames
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
 from recon_node.recon.actions import SendValues
 from recon_node.recon.session import TurnSession
@@ -110,11 +110,11 @@ class Reconciler:
             f"the peer cut one range into more than {MAX_SESSIONS_PER_RANGE} parts"
         )
 
-    async def begin_answer(self, opened: OpenStream) -> ReconRun:
+    async def begin_answer(self, frames: PeerFrames) -> ReconRun:
         """Begin a session that a peer starts."""
         store = self.store
         side = Side.responder(store.keys, store.wanted.ranges, self._session_settings)
-        return ReconRun(self, side, opened)
+        return ReconRun(self, side, frames)
 
     def can_sync_with(self, peer_id: str) -> bool:
         """Return whether a connected peer speaks a version of recon, or did not say so."""
@@ -133,10 +133,10 @@ class Reconciler:
             self._on_stranger(peer_id)
 
     def _begin(
-        self, key_range: KeyRange, news: Sequence[KeyRange], opened: OpenStream, *, is_rest: bool
+        self, key_range: KeyRange, news: Sequence[KeyRange], frames: PeerFrames, *, is_rest: bool
     ) -> ReconRun:
         side = Side.initiator(self.store.keys, key_range, self._session_settings, news)
-        return ReconRun(self, side, opened, is_rest=is_rest)
+        return ReconRun(self, side, frames, is_rest=is_rest)
 
 
 class ReconRun(SessionRun[Any]):
@@ -148,9 +148,9 @@ class ReconRun(SessionRun[Any]):
     performer: Fetcher
 
     def __init__(
-        self, reconciler: Reconciler, side: Side, opened: OpenStream, *, is_rest: bool = False
+        self, reconciler: Reconciler, side: Side, frames: PeerFrames, *, is_rest: bool = False
     ) -> None:
-        stream, store, settings = opened.stream, reconciler.store, reconciler.settings
+        stream, store, settings = frames.stream, reconciler.store, reconciler.settings
         version, peer_id = reconciler.versions[stream.protocol], stream.peer_id
         if version.reports_left_out:
             side.leave_out_unwanted(reconciler.memory.unwanted_of(peer_id))
@@ -171,8 +171,8 @@ class ReconRun(SessionRun[Any]):
             lambda: side.key_range in store.wanted.ranges,
         )
         session = version.session(side)
-        wire = FrameWire(version, session, opened.frames, settings, reconciler.decoders)
-        super().__init__(opened, session, wire, fetcher, meter)
+        wire = FrameWire(version, session, frames, settings, reconciler.decoders)
+        super().__init__(frames, session, wire, fetcher, meter)
         self.side = side
         self._book, self._store, self._memory = reconciler.book, store, reconciler.memory
         self._note_stranger = reconciler.note_stranger
@@ -212,9 +212,9 @@ class ReconRun(SessionRun[Any]):
             self._book.differed(peer_id, differing, of=len(self._store.keys))
         is_declined = partial(self._store.is_declined, for_good=True)
         self._memory.note_unwanted(peer_id, filter(is_declined, self.performer.unwanted))
-        self.opened.stream.account.hold("unwanted keys", 0)
+        self.frames.stream.account.hold("unwanted keys", 0)
         report = super().end(outcome, hung_up=hung_up)
-        self.opened.frames.start_count()
+        self.frames.start_count()
         return report
 
     def _note_asked(self) -> None:

@@ -34,7 +34,7 @@ from recon_node.p2p.sync.sessions import (
     SyncReport,
     Tally,
 )
-from recon_node.p2p.transport.framing import OpenStream
+from recon_node.p2p.transport.framing import PeerFrames
 from recon_node.recon import Failed, Fetch, FetchById, KeyRange
 from recon_node.recon.actions import Admit, Value
 from recon_node.recon.ring.differences import Differences, Ending, Exchange
@@ -139,18 +139,18 @@ class Rings:
                 return False
         return True
 
-    async def begin_answer(self, opened: OpenStream) -> RingRun:
+    async def begin_answer(self, frames: PeerFrames) -> RingRun:
         """Begin a session that a peer starts.
 
         Raises:
             StoreError: the disk failed.
         """
-        if opened.stream.protocol == MODEL_RING:
+        if frames.stream.protocol == MODEL_RING:
             await self._store.load_ring_keys()
-        return self._begin(Responder, opened)
+        return self._begin(Responder, frames)
 
-    def _begin(self, role: type[Initiator] | type[Responder], opened: OpenStream) -> RingRun:
-        stream, exchange = opened.stream, None
+    def _begin(self, role: type[Initiator] | type[Responder], frames: PeerFrames) -> RingRun:
+        stream, exchange = frames.stream, None
         events: RingEvents | PeerEntries
         if stream.protocol == MODEL_RING:
             interests, form = self._store.wanted.ring_ranges, KeyForm.BYTES
@@ -168,7 +168,7 @@ class Rings:
         hold = partial(stream.account.hold, "ring values")
         sync_id = str(uuid.uuid4()) if role is Initiator else None
         wire = RingWire(stream, session, form, events.values, hold, IDLE_TIMEOUT, sync_id)
-        return RingRun(opened, session, wire, events, self, exchange)
+        return RingRun(frames, session, wire, events, self, exchange)
 
     def note_interests(self, peer_id: str, ranges: list[KeyRange]) -> None:
         """Note what a peer has said to be interested in, as long as it is connected."""
@@ -240,14 +240,14 @@ class RingRun(SessionRun[Message]):
 
     def __init__(
         self,
-        opened: OpenStream,
+        frames: PeerFrames,
         session: Initiator | Responder,
         wire: RingWire,
         events: RingEvents | PeerEntries,
         rings: Rings,
         exchange: Exchange | None,
     ) -> None:
-        super().__init__(opened, session, wire, events)
+        super().__init__(frames, session, wire, events)
         self.went_well = False
         self._rings = rings
         self._exchange = exchange

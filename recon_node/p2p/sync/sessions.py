@@ -44,9 +44,8 @@ from recon_node.p2p.errors import (
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.transport.framing import (
     RECON_KEPT_FOR,
-    FrameStream,
     KeptStreams,
-    OpenStream,
+    PeerFrames,
     PeerStream,
 )
 from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
@@ -132,14 +131,14 @@ class SessionRun(ABC, Generic[M]):
 
     def __init__(
         self,
-        opened: OpenStream,
+        frames: PeerFrames,
         session: Session[M],
         wire: Wire[M],
         performer: Performer,
         meter: Meter | None = None,
     ) -> None:
-        self.opened = opened
-        self.peer_id = opened.stream.peer_id
+        self.frames = frames
+        self.peer_id = frames.stream.peer_id
         self.session = session
         self.wire = wire
         self.performer = performer
@@ -163,7 +162,7 @@ class SessionRun(ABC, Generic[M]):
         return SyncReport(
             peer=self.peer_id,
             role=self.role,
-            protocol=self.opened.stream.protocol,
+            protocol=self.frames.stream.protocol,
             rounds=self.session.rounds,
             bytes_sent=bytes_sent,
             bytes_received=bytes_received,
@@ -304,8 +303,9 @@ class PeerSlots:
                     del self._used[peer_id]
                     self._until_unused.pop(peer_id).set()
 
-    async def keep(self, stream: PeerStream, frames: FrameStream, seconds: float) -> bool:
+    async def keep(self, frames: PeerFrames, seconds: float) -> bool:
         """Keep a stream in a slot; return whether its peer's next frame begins in that time."""
+        stream = frames.stream
         with (
             trio.CancelScope() as scope,
             self.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot,
@@ -323,7 +323,7 @@ class Answerer(Protocol):
     slots: PeerSlots
     """For the sessions that peers start."""
 
-    async def begin_answer(self, opened: OpenStream) -> SessionRun[Any]:
+    async def begin_answer(self, frames: PeerFrames) -> SessionRun[Any]:
         """Begin a session that a peer starts.
 
         Raises:
@@ -354,7 +354,7 @@ class Sessions:
         self._host.handle(protocol, self.serve)
 
     async def initiate(
-        self, peer_id: str, protocols: Sequence[str], begin: Callable[[OpenStream], R]
+        self, peer_id: str, protocols: Sequence[str], begin: Callable[[PeerFrames], R]
     ) -> R:
         """Run a session on the stream that is kept with a peer, or on a new one; return it.
 
@@ -363,36 +363,36 @@ class Sessions:
         Raises:
             Exception: one of `PEER_FAILURES` if the session fails, or StoreError.
         """
-        opened = await self._kept.take(peer_id) if protocols[0] in self._reusable else None
-        if opened is None:
+        frames = await self._kept.take(peer_id) if protocols[0] in self._reusable else None
+        if frames is None:
             stream = await self._host.open_stream(peer_id, *protocols)
-            opened = OpenStream(stream, self._frames(stream))
-        run = begin(opened)
+            frames = PeerFrames(stream, self._settings.max_frame)
+        run = begin(frames)
         try:
             await self._run(run)
         except StaleStreamError:  # the kept stream is gone; this opens a new one
-            await opened.stream.reset()
+            await frames.stream.reset()
             return await self.initiate(peer_id, protocols, begin)
         except BaseException:
             del run  # what the session holds
-            await opened.stream.reset()
+            await frames.stream.reset()
             raise
-        if opened.stream.protocol in self._reusable:
-            await self._kept.put(opened)
+        if frames.stream.protocol in self._reusable:
+            await self._kept.put(frames)
         else:
-            await opened.stream.aclose()
+            await frames.stream.aclose()
         return run
 
     async def serve(self, stream: PeerStream) -> None:
         """Answer the sessions that a peer starts on a stream, one after another."""
-        opened = OpenStream(stream, self._frames(stream))
-        while await self._serve_session(opened) and stream.protocol in self._reusable:
-            if not await self._idle_streams.keep(stream, opened.frames, RECON_KEPT_FOR):
+        frames = PeerFrames(stream, self._settings.max_frame)
+        while await self._serve_session(frames) and stream.protocol in self._reusable:
+            if not await self._idle_streams.keep(frames, RECON_KEPT_FOR):
                 return
 
-    async def _serve_session(self, opened: OpenStream) -> bool:
+    async def _serve_session(self, frames: PeerFrames) -> bool:
         """Answer a session; return whether it ended well."""
-        stream, answerer = opened.stream, self._answerers[opened.stream.protocol]
+        stream, answerer = frames.stream, self._answerers[frames.stream.protocol]
         scope = trio.CancelScope()
         with answerer.slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot:
             if not has_slot:
@@ -400,7 +400,7 @@ class Sessions:
                 await stream.reset()
                 return False
             try:
-                run = await answerer.begin_answer(opened)
+                run = await answerer.begin_answer(frames)
             except StoreError as error:
                 logger.warning("A sync cannot begin", peer=stream.peer_id, reason=str(error))
                 await stream.reset()
@@ -433,7 +433,7 @@ class Sessions:
             with (
                 trio.move_on_after(limit) as deadline,
                 give_way or nullcontext(),
-                working_for(address_block_of(run.opened.stream.address), run.peer_id),
+                working_for(address_block_of(run.frames.stream.address), run.peer_id),
             ):
                 await converse(run.session, run.wire, run.performer, run.meter)
             if deadline.cancelled_caught:
@@ -443,7 +443,7 @@ class Sessions:
             outcome = run.conclude()
         except Exception as error:
             outcome, hung_up = describe_error(error), isinstance(error, HUNG_UP)
-            if hung_up and run.opened.has_served and not run.session.rounds:
+            if hung_up and run.frames.was_kept and not run.session.rounds:
                 outcome = None  # nothing has begun
                 raise StaleStreamError(str(error)) from error
             if not isinstance(error, (*PEER_FAILURES, StoreError)):
@@ -458,9 +458,6 @@ class Sessions:
             self._host.note_supply(report.peer)
             self._book.supplied(report.peer)
         self._history.add(report, keep_idle=keep_idle)
-
-    def _frames(self, stream: PeerStream) -> FrameStream:
-        return FrameStream(stream, self._settings.max_frame, account=stream.account)
 
 
 MAX_REPORTS: Final = 100

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import trio
@@ -395,14 +394,16 @@ class FrameStream:
         self._on_sent(len(data))
 
 
-@dataclass(frozen=True, slots=True)
-class OpenStream:
-    """A stream of a protocol of ours, opened by either side, with its frames."""
+class PeerFrames(FrameStream):
+    """Frames on a stream with a peer, opened by either side."""
 
-    stream: PeerStream
-    frames: FrameStream
-    has_served: bool = False
-    """Whether it was kept: a session, or a fetch, has ended on it."""
+    def __init__(
+        self, stream: PeerStream, max_frame: int, on_sent: Callable[[int], None] = lambda size: None
+    ) -> None:
+        super().__init__(stream, max_frame, on_sent, stream.account)
+        self.stream = stream
+        self.was_kept = False
+        """Whether a session, or a fetch, has ended on it before."""
 
 
 class KeptStreams:
@@ -417,25 +418,25 @@ class KeptStreams:
 
     def __init__(self, used_for: float = RECON_USED_FOR) -> None:
         self._used_for = used_for
-        self._kept: dict[str, tuple[float, OpenStream]] = {}
+        self._kept: dict[str, tuple[float, PeerFrames]] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    async def take(self, peer_id: str) -> OpenStream | None:
+    async def take(self, peer_id: str) -> PeerFrames | None:
         """Return the stream kept with a peer, if it can still be used."""
         await self._end_useless()
         _, kept = self._kept.pop(peer_id, (0.0, None))
         return kept
 
-    async def put(self, open_stream: OpenStream) -> None:
+    async def put(self, frames: PeerFrames) -> None:
         """Keep a stream after a session; end it if another one is kept with its peer."""
-        peer_id, stream = open_stream.stream.peer_id, open_stream.stream
+        peer_id, stream = frames.stream.peer_id, frames.stream
         if peer_id in self._kept or not stream.is_open:
             await stream.aclose()
             return
-        used = OpenStream(stream, open_stream.frames, has_served=True)
-        self._kept[peer_id] = trio.current_time(), used
+        frames.was_kept = True
+        self._kept[peer_id] = trio.current_time(), frames
 
     async def _end_useless(self) -> None:
         """End the streams that are lost or were not used for long, all at once.
