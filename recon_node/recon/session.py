@@ -31,11 +31,11 @@ session going without either is stopped after `max_idle_rounds`. The store may c
 session: a key added meanwhile makes its gap differ, and is either sent in this session or left for
 the next one.
 
-Why both sides then hold the same keys: a session ends well only when both have stated one hash of
-the whole range, or when each knows that they differ only in keys that one of them left out. So they
-agree on every other key that either held when the other's last list was answered, unless two
-different sets have the same hash: a sum of sha256 hashes in 1.0.0, an LtHash in 1.2.0. Whatever
-arrived after that, on either side, is left for the next session. Fan-out, threshold and page size
+Why both sides then hold the same keys: a session ends well only when both have stated the same hash
+of the whole range, or when each knows that they differ only in keys that one of them left out. Two
+different sets with the same hash (a sum of sha256 hashes in 1.0.0, an LtHash in 1.2.0) are not to
+be expected. So the two agree on every other key that either held when the other's last list was
+answered. Keys that arrive later are left for the next session. Fan-out, threshold and page size
 decide how soon a session ends, not with what result, so the two sides' settings may differ. (1.2.0
 allows one more end, described there, for a node that receives keys faster than its sessions
 finish.)

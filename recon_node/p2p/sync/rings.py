@@ -84,12 +84,12 @@ class Rings:
         self._peer_ring = peer_ring
         self._sessions = sessions
         self._peers = RingPeers(settings.max_known_peers)
-        self._found = on_found
+        self._on_found = on_found
         self._better = frozenset(better)
         self.slots = PeerSlots(settings.max_sessions, settings.max_sessions_per_peer)
         """For the sessions that peers start."""
         self._at_once = trio.CapacityLimiter(settings.max_sessions)
-        self._to_find = FOUND_AT_ONCE
+        self._finds_left = FOUND_AT_ONCE
         """How many more entries are passed on before the ring is looked after again."""
         self._peer_interests: dict[str, list[KeyRange]] = {}
         for protocol in (PEER_RING, MODEL_RING):
@@ -99,7 +99,7 @@ class Rings:
         """Keep the peer ring up to date, until cancelled."""
         while True:
             wait = self._peer_ring.refresh(int(time.time()), self._host.addresses)
-            self._to_find = FOUND_AT_ONCE
+            self._finds_left = FOUND_AT_ONCE
             others = self._peer_ring.others()
             for entry in random.sample(others, min(FOUND_AT_ONCE // 2, len(others))):
                 self._note_found(entry)
@@ -191,9 +191,9 @@ class Rings:
 
     def _note_found(self, entry: PeerEntry) -> None:
         """Pass on where a node can be reached; made-up entries must not have us dial at will."""
-        if self._to_find:
-            self._to_find -= 1
-            self._found(entry.peer_id, list(entry.addresses))
+        if self._finds_left:
+            self._finds_left -= 1
+            self._on_found(entry.peer_id, list(entry.addresses))
 
 
 class PeerEntries:
@@ -201,7 +201,7 @@ class PeerEntries:
 
     def __init__(self, peer_ring: PeerRing, on_found: Callable[[PeerEntry], None]) -> None:
         self._peer_ring = peer_ring
-        self._found = on_found
+        self._on_found = on_found
         self.tally = Tally()
 
     async def perform(self, action: Fetch | FetchById | Admit) -> Failed | None:
@@ -221,7 +221,7 @@ class PeerEntries:
                 raise PeerProtocolError("the peer sent a peer entry that is not valid")
             entry = self._peer_ring.entry(value.key)
             if verdict is EntryVerdict.ADDED and entry is not None:
-                self._found(entry)
+                self._on_found(entry)
             await trio.lowlevel.checkpoint()  # each costs a signature
         return None
 

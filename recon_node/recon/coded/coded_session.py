@@ -39,12 +39,12 @@ The order of turns: the last message of a turn shows its kind (`TurnKind`), and 
 the kinds that may answer each kind. So the kind of our last turn is the state of a session, beside
 the number of digests, which decides when fingerprints are salted.
 
-What a hostile author can make: two keys with the same id, which do not decode, and which between
-ranges look like one; and sets with equal sums of hashes, whose fingerprints are equal, so that
-ranges do not find their difference. Nobody can make two sets with one LtHash, so the digest is
-wrong all the same. After `_MAX_UNSALTED` digests of both sides together, a wrong one is answered
-with fingerprints that are *salted*: of hashes that nobody could know when the keys were made. They
-take a walk over the keys, and what differs is listed in full.
+A hostile author can make two keys with the same id: symbols of them do not decode, and in lists of
+ids they look like one key. It can also make two sets whose hashes have the same sum: their
+fingerprints are equal, so that ranges do not show the difference. But nobody can make two sets with
+the same LtHash, so the digest is wrong all the same. After `_MAX_UNSALTED` digests of both sides
+together, a wrong one is answered with fingerprints that are *salted*: of hashes that nobody could
+know when the keys were made. They take a walk over the keys, and what differs is listed in full.
 """
 
 from __future__ import annotations
