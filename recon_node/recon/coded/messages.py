@@ -116,7 +116,7 @@ class Gaps:
 
 
 class Conclusion(IntEnum):
-    """How a message ends the session, as a flag of its second byte."""
+    """How a message ends the session, as one of its `flags`."""
 
     AGREED = 4
     """The session is done; nothing follows."""
@@ -275,8 +275,8 @@ _ONE_BYTE: Final = tuple(bytes((number,)) for number in range(_MORE_BYTES))
 """The varints below that."""
 
 
-class _Has:
-    """The flags of the first byte: what a message has beside its gaps.
+class _Coded:
+    """The flags of the byte `coded` (docs/wire.md): what a message has beside its gaps.
 
     Plain integers, because & and | of an enum's flags take ten times as long.
     """
@@ -290,7 +290,7 @@ class _Has:
 
 
 class _Flag:
-    """The flags of the second byte, as plain integers, too."""
+    """The flags of the byte `flags`, as plain integers, too."""
 
     RANGE: Final = 1
     """The range that the session is about: in the first message, and where it is trimmed."""
@@ -307,7 +307,7 @@ class _Flag:
 _CONCLUDING: Final = frozenset(
     (Conclusion.AGREED, Conclusion.AGREED | _Flag.LEFT_OUT, Conclusion.REFUSED)
 )
-"""The second bytes of messages that end a session."""
+"""The `flags` of messages that end a session."""
 
 _SAY: Final = tuple(Say)
 _SAYS: Final = len(_SAY)
@@ -345,10 +345,10 @@ class _MessageReader:
         """How much more the message may weigh."""
 
     def message(self) -> Message:
-        message, has = Message(), self._data[0]
-        if has > _Has.ALL:
-            raise _error(1, f"unknown flags {has}")
-        at = self._read_coded(message, has, 1)
+        message, coded = Message(), self._data[0]
+        if coded > _Coded.ALL:
+            raise _error(1, f"unknown flags {coded}")
+        at = self._read_coded(message, coded, 1)
         flags = self._data[at]
         if flags > _Flag.ALL:
             raise _error(at + 1, f"unknown flags {flags}")
@@ -361,21 +361,21 @@ class _MessageReader:
             message.goes_on = True
             if message.digest is not None or not gaps.uppers or gaps.uppers[-1] == END:
                 raise _error(len(self._data), "GOES_ON at the end of the turn")
-        if has & _Has.IDS:
+        if coded & _Coded.IDS:
             self._check_listed(gaps, message.listed)
         return message
 
-    def _read_coded(self, message: Message, has: int, at: int) -> int:
-        """Read what the first byte says is there; return the offset after it."""
-        if has & _Has.COUNT:
+    def _read_coded(self, message: Message, coded: int, at: int) -> int:
+        """Read what the byte `coded` says is there; return the offset after it."""
+        if coded & _Coded.COUNT:
             message.count, at = self._varint(at)
-        if has & _Has.ESTIMATE:
+        if coded & _Coded.ESTIMATE:
             message.estimate, at = self._estimate(at)
-        if has & _Has.SYMBOLS:
+        if coded & _Coded.SYMBOLS:
             message.symbols, at = self._symbols(at)
-        if has & _Has.IDS:
+        if coded & _Coded.IDS:
             message.listed, at = self._listed(at)
-        if has & _Has.SALT:
+        if coded & _Coded.SALT:
             message.salt, at = self._take(at, SALT_SIZE)
         return at
 
@@ -631,28 +631,28 @@ def encode_message(message: Message) -> bytes:
 
 
 def _encode_coded(message: Message) -> tuple[int, list[bytes]]:
-    """Return the flags of the first byte, and what they are about."""
-    flags, parts = 0, list[bytes]()
+    """Return the byte `coded`, and the fields that it is about."""
+    coded, parts = 0, list[bytes]()
     if message.count is not None:
-        flags |= _Has.COUNT
+        coded |= _Coded.COUNT
         parts.append(encode_varint(message.count))
     if message.estimate is not None:
-        flags |= _Has.ESTIMATE
+        coded |= _Coded.ESTIMATE
         parts.append(_encode_estimate(message.estimate))
     if message.symbols is not None:
-        flags |= _Has.SYMBOLS
+        coded |= _Coded.SYMBOLS
         sums, checks, counts = message.symbols
         parts.append(encode_varint(len(sums)))
         parts += [sums.astype("<u8").tobytes(), checks.astype("<u4").tobytes(), counts.tobytes()]
     if has_ids(message.listed):
-        flags |= _Has.IDS
+        coded |= _Coded.IDS
         parts.append(encode_varint(len(message.listed)))
         for ids, wanted in message.listed:
             parts += [_encode_ids(ids), _encode_ids(wanted)]
     if message.salt is not None:
-        flags |= _Has.SALT
+        coded |= _Coded.SALT
         parts.append(message.salt)
-    return flags, parts
+    return coded, parts
 
 
 def _encode_estimate(estimate: Estimate) -> bytes:
