@@ -595,16 +595,17 @@ def lift_guard(log: EventLog) -> None:
     """Move the unsigned events that are UNCOVERED since the log was guarded: it is no longer.
 
     Raises:
-        StoreError: the disk did not take it. What was moved before stays so.
+        StoreError: the disk did not take it, or the log is damaged. What was moved before stays so.
     """
     after = 0
-    while BatchLoader(log.connection).load_uncovered(after):
-        with log.transaction() as marks:
-            change = _Change(log, marks)
-            waiting = change.loader.load_uncovered(after)
-            change.move(waiting)
-            change.write()
-        after = waiting[-1].row
+    with explained_errors(log.path):
+        while BatchLoader(log.connection).load_uncovered(after):
+            with log.transaction() as marks:
+                change = _Change(log, marks)
+                waiting = change.loader.load_uncovered(after)
+                change.move(waiting)
+                change.write()
+            after = waiting[-1].row
 
 
 def _mend(
