@@ -37,7 +37,8 @@ class Run:
             facts: dict[str, Any] = json.loads(line)
             if facts["event"] == event and all(facts[name] >= least[name] for name in least):
                 return facts
-        raise AssertionError(f"no {event}: {self.process.communicate(timeout=PATIENCE)[1]}")
+        _, errors = self.process.communicate(timeout=PATIENCE)
+        raise AssertionError(f"no {event}; exit code {self.process.returncode}: {errors}")
 
 
 @contextmanager
