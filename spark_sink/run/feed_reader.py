@@ -33,13 +33,15 @@ from spark_sink.errors import (
 from spark_sink.run.cluster import calling_after
 from spark_sink.run.follower import Follower
 from spark_sink.run.pipeline import QuerySettings, Sink, start_query
-from spark_sink.run.spark_session import translate
+from spark_sink.run.spark_session import is_without_process, translate
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.delta_log import Reading
 from spark_sink.tables.tables import Tables
 
 SINK_CLOSE_TIMEOUT: Final = 30.0
 """Seconds to wait for the current batch at the end."""
+_STARTS: Final = 3
+"""How often a query is started in all, if Spark waits for its Python process in vain."""
 _POLL: Final = 0.2
 """Seconds between two looks at the query."""
 _ASK_NODE_EVERY: Final = 5.0
@@ -194,7 +196,7 @@ class FeedReader:
         self._on_look(self.head())
         return not self._stop.is_set()
 
-    def _run_query(self, sink: Sink) -> None:
+    def _run_query(self, sink: Sink, starts: int = _STARTS) -> None:
         """Run a query until it ends, the run is stopped, or the node is silent for too long."""
         checkpoint = self._query.checkpoint
         if self._nodes.several or self._tables.raw.has_changed_logs:
@@ -216,11 +218,13 @@ class FeedReader:
         if self._stop.is_set():
             sink.close(SINK_CLOSE_TIMEOUT)
             query.stop()
-        elif (failure := query.exception()) is not None:
+        elif (failure := query.exception()) is None:
+            sink.finish()
+        elif starts > 1 and sink.error is None and is_without_process(failure):
+            self._run_query(sink, starts - 1)  # this one has read nothing
+        else:
             sink.close(SINK_CLOSE_TIMEOUT)
             raise sink.error or translate(failure) from failure
-        else:
-            sink.finish()
 
     def _watch(self, query: StreamingQuery, sink: Sink) -> None:
         """Wait until the query ends or the run is stopped; report if the node comes or goes.

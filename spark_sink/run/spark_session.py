@@ -153,7 +153,9 @@ _JAVA_GONE: Final = "its Java process is gone: was the machine's memory full?"
 _PY4J_TRACE: Final = "Exception while sending command."
 _JAVA_TRACE: Final = ":\n"
 """What follows in the message of a call to which Java answered with an error."""
+_NO_PROCESS: Final = "Python worker failed to connect back"
 _SIGNS: Final = {
+    _NO_PROCESS: "a Python process did not start within 10 s: is the machine overloaded?",
     "Python worker exited unexpectedly": "one of its Python processes was killed: was the "
     "machine's memory full?",
     "java.lang.OutOfMemoryError": "its Java has too little memory: --driver-memory gives it more.",
@@ -314,6 +316,11 @@ def translate(error: BaseException) -> SinkError:
         if isinstance(kind, type) and issubclass(kind, SinkError):
             return kind(message.strip())
     return SinkError(f"Spark failed: {_reason(error)} Run with --verbose for its own messages")
+
+
+def is_without_process(error: BaseException) -> bool:
+    """Return whether Spark waited in vain for a Python process to start: 10 s, which is fixed."""
+    return _NO_PROCESS in str(error)
 
 
 def _reason(error: BaseException) -> str:

@@ -371,6 +371,44 @@ def test_a_view_that_is_created_meanwhile_is_filled_and_a_node_that_restarts_is_
     assert_tables(tables, node.feed())
 
 
+# Instead of the process in which Spark asks for the feed's head: ends before it says who it is,
+# which for Spark is the same as one that takes too long to start.
+LATE = """\
+#!/bin/sh
+case "$*" in
+    *python_streaming_source_runner*) rmdir {marks}/1 || rmdir {marks}/2 || exec {python} "$@";;
+    *) exec {python} "$@";;
+esac
+exec {python} -c '
+from os import environ
+from pyspark.util import local_connect_and_auth
+path, port = (environ.get(f"PYTHON_WORKER_FACTORY_{{name}}") for name in ("SOCK_PATH", "PORT"))
+local_connect_and_auth(path or int(port), environ.get("PYTHON_WORKER_FACTORY_SECRET"))
+'
+"""
+
+
+@pytest.mark.usefixtures("borrowed")
+def test_a_process_of_spark_that_starts_late_is_started_again(
+    spark: SparkSession,
+    node: Node,
+    sample: list[Event],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a busy machine: twice, and the third time it is there in time."""
+    node.add(sample[:20])
+    for mark in "12":
+        (tmp_path / mark).mkdir()
+    python = tmp_path / "python"
+    python.write_text(LATE.format(marks=tmp_path, python=spark.sparkContext.pythonExec))
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    assert ran(RunSettings(node.url, tmp_path / "tables", once=True))[-1][1]["position"] == 20
+    assert not [path.name for path in tmp_path.iterdir() if path.name in "12"]
+    assert_tables(tmp_path / "tables", node.feed())
+
+
 class Fading(Feed):
     """The feed of a node that is gone by the time that a worker reads it."""
 
