@@ -223,13 +223,11 @@ class GuardedStream(yamux.YamuxStream):
         Stock does so after every read, and much is read byte by byte: so each byte costs both sides
         a frame.
         """
-        async with self.window_lock:
-            buffered = len(self.conn.stream_buffers.get(self.stream_id, b""))
-            used = self.target_recv_window - self.recv_window - buffered
-            if used < self._grow_threshold():
-                return
+        buffered = len(self.conn.stream_buffers.get(self.stream_id, b""))
+        used = self.target_recv_window - self.recv_window - buffered
+        if used >= self._grow_threshold():
             credit = self._grow_to_delta(buffered) + self._apply_autotune_epoch(buffered)
-        await self.send_window_update(credit)
+            await self.send_window_update(credit)
 
     def _apply_autotune_epoch(self, buffered: int) -> int:
         """Stop the growth of the window at the limit, so that the peer's data is bounded."""
@@ -341,7 +339,6 @@ class GuardedYamux(yamux.Yamux):
         if scope.cancelled_caught:
             await self._cut(f"took no data for {self.limits.write_timeout:g} s")
             raise RawConnError("the connection was cut: the peer takes no data")
-        await trio.lowlevel.checkpoint()
 
     async def _read_data_body(self, length: int) -> bytes:
         """Read the data of a frame, or cut off a peer that sends more than the windows allow."""
