@@ -14,6 +14,7 @@ from functools import cache
 from http import HTTPStatus
 from json import loads
 from typing import Any, Final, Literal, Self, TypeAlias
+from urllib.parse import quote
 
 import httpx
 
@@ -106,6 +107,19 @@ class NotANodeError(NodeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NotANodeError, (self.status,)
+
+
+def segment(text: object) -> str:
+    """Return text as one segment of a path; raises `InvalidArgumentError` if it is not text."""
+    try:
+        return quote(str(text), safe="")
+    except UnicodeEncodeError as error:
+        raise _not_text(error) from None
+
+
+def _not_text(error: UnicodeEncodeError) -> InvalidArgumentError:
+    text = error.object.encode(errors="replace").decode()
+    return InvalidArgumentError(f"{text!r} is not text: it holds half a surrogate pair")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +269,7 @@ class _Node:
         try:
             yield
         except UnicodeEncodeError as error:
-            text = error.object.encode(errors="replace").decode()
-            raise ClientError(f"{text!r} is not text: it holds half a surrogate pair") from None
+            raise _not_text(error) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = reason_of(error)
             raise UnreachableError(self.url, reason) from None

@@ -8,13 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from typing import Final, NotRequired, TypedDict
-from urllib.parse import quote
 
 import click
 from click.core import ParameterSource
 from rich.table import Table
 
-from recon_node.base.connection import Connection
+from recon_node.base.connection import Connection, segment
 from recon_node.base.terminal import (
     CommandError,
     command_errors,
@@ -165,7 +164,7 @@ def remove_peer(context: click.Context, peer: str, node: Connection, as_json: bo
     as_json = _wants_json(context, as_json)
     peer_id = peer.rpartition("/p2p/")[2]
     with command_errors(node.url), _chosen_node(context, node) as chosen:
-        chosen.request("DELETE", f"/ceramic/peers/{quote(peer_id, safe='')}")
+        chosen.request("DELETE", f"/ceramic/peers/{segment(peer_id)}")
     print_result({"removed": peer_id}, f"removed {peer_id}", as_json=as_json)
 
 

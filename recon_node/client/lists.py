@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any, Final, Generic, TypeVar
 
-from recon_node.base.connection import Answer, InvalidArgumentError, NotANodeError, Request
+from recon_node.base.connection import (
+    Answer,
+    InvalidArgumentError,
+    NotANodeError,
+    Request,
+    segment,
+)
 from recon_node.ceramic import StreamId
 from recon_node.client.keys import Key
 from recon_node.client.operations import (
@@ -26,7 +32,6 @@ from recon_node.client.operations import (
     get,
     member,
     parsed,
-    segment,
     to_cid,
     to_object,
     to_stream_id,

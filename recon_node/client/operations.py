@@ -38,7 +38,6 @@ from functools import reduce
 from http import HTTPStatus
 from types import MappingProxyType, NoneType
 from typing import Any, Final, TypeAlias, TypeVar
-from urllib.parse import quote
 
 from recon_node.base.connection import (
     Answer,
@@ -48,6 +47,7 @@ from recon_node.base.connection import (
     NotANodeError,
     NotFoundError,
     Request,
+    segment,
 )
 from recon_node.ceramic import (
     CeramicError,
@@ -256,11 +256,6 @@ def get(path: str, **params: str | int | list[str] | None) -> Request:
     return Request(
         "GET", path, {name: value for name, value in params.items() if value is not None}
     )
-
-
-def segment(text: object) -> str:
-    """Return text as one segment of a path."""
-    return quote(str(text), safe="")
 
 
 @contextmanager

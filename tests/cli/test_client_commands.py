@@ -419,6 +419,7 @@ def test_streams_that_are_closed_are_nowhere(command: str, closed: str, code: in
 def test_what_is_not_text_is_said_of_the_argument(node: TestnetNode) -> None:
     assert "is not text" in error_of("stream", "show", "\udcff", node=node)
     assert "is not text" in error_of("stream", "list", "--where", "a=\udcff", node=node)
+    assert "is not text" in error_of("peers", "remove", "\udcff", node=node)
     assert "no node answers" in error_of("status", "--url", f"http://{'a' * 64}.test")
 
 

@@ -100,6 +100,7 @@ CALLS: list[tuple[Callable[[AsyncCeramic, Any], Awaitable[object]], str]] = [
     (lambda c, d: c.register_interest(), "either a model or a sort value"),
     (lambda c, d: c.remove_interest(), "either a model or a sort value"),
     (lambda c, d: c.register_interest("foo"), "StreamID"),
+    (lambda c, d: c.tangle(d, "\ud800"), "'\\?' is not text"),
 ]
 
 
