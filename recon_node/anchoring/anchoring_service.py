@@ -231,10 +231,10 @@ class Anchoring:
             return None
         interval = self.settings.interval
         last = next((tree.made_at for tree in self._journal.latest_trees(1)), 0.0)
-        due = min(max(last + interval, oldest + interval / _COLLECTING), self._now() + interval)
+        due, now = max(last + interval, oldest + interval / _COLLECTING), self._now()
         if self._wanted_now or self._journal.are_waiting(self.settings.batch):
-            return min(due, self._now())
-        return due
+            return min(due, now)
+        return due if due < now + 2 * interval else now  # those times are of a clock that was ahead
 
     async def _wait_until_due(self) -> None:
         while True:

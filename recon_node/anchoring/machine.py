@@ -189,7 +189,8 @@ def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, obstacle: 
         return Wait(f"{reason}: one of the endpoints is wrong", is_alarming=True)
     if latest.nonce > sight.next_nonce and obstacle.seconds >= limits.patience:
         return _offer(Fill, sight, limits)
-    is_late = sight.now - latest.signed_at >= limits.patience and latest.nonce == sight.next_nonce
+    passed = abs(sight.now - latest.signed_at)  # the clock may have been set back since
+    is_late = passed >= limits.patience and latest.nonce == sight.next_nonce
     if sight.too_cheap or is_late:
         same = [attempt for attempt in live if attempt.nonce == latest.nonce]
         raised = _raised(latest, sight, limits)

@@ -17,6 +17,7 @@ turn by those who ask (`recon_node.fairness.turns`).
 
 from __future__ import annotations
 
+import math
 import pickle
 import sys
 import time
@@ -87,6 +88,8 @@ class SetAsideStream:
     reason: str
     since: float
     """Unix seconds."""
+    tried: float
+    """When it was tried last, on trio's clock: that of the machine may be set back by years."""
 
 
 class _TakesLongError(Exception):
@@ -156,7 +159,7 @@ class Evaluation:
             ApiError: 422, the stream is set aside.
         """
         known = self._aside.get(subject)
-        if known and (known.events == events or time.time() < known.since + REST):
+        if known and (known.events == events or trio.current_time() < known.tried + REST):
             raise _set_aside(known)
         if size > LARGE:
             self._begin_long(subject, trio.lowlevel.current_task())
@@ -169,7 +172,8 @@ class Evaluation:
                 return await self._call(subject, function)
         except ProcessDiedError as error:
             reason = f"a process that computed it took too much memory or time: {error}"
-        aside = self._aside[subject] = SetAsideStream(subject, events, reason, time.time())
+        times = (time.time(), trio.current_time())
+        aside = self._aside[subject] = SetAsideStream(subject, events, reason, *times)
         stream, tangle = str(subject.init), subject.tangle
         logger.error(
             "A stream is set aside", stream=stream, tangle=tangle, events=events, reason=reason
@@ -241,7 +245,7 @@ class Evaluation:
     def _begin_long(self, subject: Subject, task: trio.lowlevel.Task) -> None:
         """Take the turn of what takes long, unless the task has it; if another one has, raise
         `_TakesLongError`."""
-        self._long_since[subject] = time.time()
+        self._long_since[subject] = trio.current_time()
         if task not in self._having_long:
             if not self._long.take_at_once():
                 raise _TakesLongError
@@ -253,7 +257,7 @@ class Evaluation:
             self._long.leave()
 
     def _is_long(self, subject: Subject) -> bool:
-        return time.time() < self._long_since.get(subject, 0.0) + REST
+        return trio.current_time() < self._long_since.get(subject, -math.inf) + REST
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function, limiter=self._one)

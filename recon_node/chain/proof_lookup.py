@@ -178,9 +178,13 @@ class _Follower:
 
     async def run(self) -> None:
         """Look up the proofs that are due, until cancelled."""
+        ahead = self._now() - trio.current_time()
         while True:
             seen = self._store.proof_arrivals
+            before, ahead = ahead, self._now() - trio.current_time()
             try:
+                if ahead < before - _LONGEST_SLEEP:  # the clock was set back
+                    await self._store.forget_far_dues(self._now())
                 page = (_PAGE, self._provider.chain_id)
                 proofs = await self._store.reader.pending_proofs(*page)
                 now = self._now()

@@ -34,6 +34,7 @@ from recon_node.store.db.log import (
     Committed,
     EventLog,
     commit_proofs,
+    forget_far_dues,
     lift_guard,
     postpone_proofs,
 )
@@ -314,6 +315,15 @@ class Store:
             StoreError: the disk did not take it, or the store is closed.
         """
         await self._writer.commit(partial(postpone_proofs, self._writer.log, proofs, not_found))
+
+    async def forget_far_dues(self, now: float) -> None:
+        """Have proofs looked up at once that are due later than any lookup is postponed, as after
+        a clock that was ahead; `now` is in Unix seconds.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        await self._writer.commit(partial(forget_far_dues, self._writer.log, now))
 
     @property
     def head(self) -> int:

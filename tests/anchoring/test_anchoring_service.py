@@ -91,6 +91,20 @@ async def test_tips_of_own_streams_are_anchored_once(opened) -> None:
         assert parse_event(witness).prevs == (left.cid,)
 
 
+async def test_trees_go_on_when_the_clock_is_set_back_by_years(opened) -> None:
+    first, second = init_event(KEYS[0], MODEL, {"n": 0}), init_event(KEYS[0], MODEL, {"n": 1})
+    times = [2_000_000_000.0, 1_700_000_000.0]
+    async with opened(interval=3600, now=lambda: times[0]) as (store, anchoring):
+        await write(store, first)
+        await eventually(lambda: anchoring.follower.position >= store.head)
+        anchoring.anchor_now()
+        await settled(store, anchoring)
+        del times[0]
+        await write(store, second)
+        events = await settled(store, anchoring)
+        assert anchored(events.values()) == {first.cid: 1, second.cid: 1}
+
+
 async def test_a_time_event_from_elsewhere_is_enough(opened) -> None:
     init = init_event(KEYS[0], MODEL, {"n": 0})
     later = data_event(KEYS[0], init, [init.cid], [])

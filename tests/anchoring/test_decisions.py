@@ -1,5 +1,7 @@
 """What is signed for a root when an endpoint is wrong, for as long as it is."""
 
+from dataclasses import replace
+
 from recon_node.anchoring.machine import (
     Attempt,
     FeeLimits,
@@ -45,3 +47,9 @@ def test_gaps_are_filled_only_where_they_are_few() -> None:
     assert isinstance(step, Wait)
     assert step.is_alarming
     assert isinstance(decide([attempt], sight(0.0, 1000), LIMITS, Obstacle()), SendTransaction)
+
+
+def test_a_transaction_is_replaced_when_the_clock_was_set_back_by_years() -> None:
+    attempt = Attempt("0x", 5, GWEI, GWEI, b"", 2_000_000_000.0)
+    pooled = replace(sight(1_700_000_000.0, 5), in_pool=True)
+    assert isinstance(decide([attempt], pooled, LIMITS, Obstacle()), Sign)

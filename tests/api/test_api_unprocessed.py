@@ -89,6 +89,17 @@ async def test_a_stream_that_ends_its_process_is_set_aside(processes, monkeypatc
     assert await processes.of_stream(STREAM, 4, partial(int, "6")) == 6
 
 
+async def test_the_rest_ends_though_the_clock_is_set_back(processes, monkeypatch):
+    with pytest.raises(ApiError, match="has set the stream aside"):
+        await processes.of_stream(STREAM, 3, end_by_signal)
+    processes._begin_long(STREAM, trio.lowlevel.current_task())
+    assert processes._is_long(STREAM)
+    monkeypatch.setattr(evaluation, "REST", 0)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert not processes._is_long(STREAM)
+    assert await processes.of_stream(STREAM, 4, partial(int, "6")) == 6
+
+
 def end_the_first(marks: Path) -> int:
     if not marks.exists():
         marks.touch()

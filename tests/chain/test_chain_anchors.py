@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from itertools import pairwise
 
+import chain_server
 import pytest
 import trio
 from chain_server import GNOSIS, Fault, now
@@ -112,6 +113,17 @@ async def test_an_anchored_event_is_delivered_and_never_looked_up_again(
         await store.wait_for_feed(7)
         assert [row.block_time for row in await feed_of(store)][6] == TIME + 5
     assert chain.count("eth_getTransactionByHash") == 2
+
+
+async def test_lookups_go_on_when_the_clock_is_set_back(clock, chain, url, store, monkeypatch):
+    document, years = Document(), 3e8
+    monkeypatch.setattr(chain_server, "epoch", chain_server.epoch + years)
+    await add(store, document)
+    async with following(store, url) as anchors:
+        await until(lambda: anchors[0].lookups["unknown"] == 1)
+        chain.mine(document.proof, TIME)
+        monkeypatch.setattr(chain_server, "epoch", chain_server.epoch - years)
+        await until(lambda: anchors[0].lookups["anchored"] == 1)
 
 
 async def test_one_lookup_serves_every_event_of_a_proof(clock, chain, url, store):

@@ -573,6 +573,17 @@ def postpone_proofs(
     return committed
 
 
+def forget_far_dues(log: EventLog, now: float) -> Committed:
+    """Treat what is due later than any lookup is postponed as due.
+
+    Raises:
+        StoreError: the disk did not take it; nothing is changed then.
+    """
+    with log.transaction() as marks:
+        proofs.forget_far_dues(log.connection, now)
+        return log.write((), (), marks)
+
+
 def commit_releases(log: EventLog) -> Committed:
     """Continue with the releases: move as many waiting events as one transaction may.
 
