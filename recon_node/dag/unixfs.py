@@ -31,10 +31,9 @@ from recon_node.ipld import (
     RAW,
     VarintError,
     dag_pb,
-    decode_varint,
     encode_varint,
 )
-from recon_node.ipld.dag_pb import PbLink, PbNode
+from recon_node.ipld.dag_pb import PbLink, PbNode, decode_number
 
 CHUNK_SIZE: Final = 256 * 1024
 """Bytes of a file in one leaf; 1 MiB, the other common size, would not fit into an event."""
@@ -257,10 +256,10 @@ def _fields(data: bytes) -> Iterable[tuple[int, int, bytes]]:
     """The fields of a message: tag, and the value as a number or as bytes."""
     offset = 0
     while offset < len(data):
-        tag, offset = decode_varint(data, offset)
+        tag, offset = decode_number(data, offset)
         if tag & _WIRE_TYPE not in (_VARINT, _DELIMITED):
             raise UnixFsError(f"a field of the wire type {tag & _WIRE_TYPE}")
-        value, offset = decode_varint(data, offset)
+        value, offset = decode_number(data, offset)
         if tag & _WIRE_TYPE == _VARINT:
             yield tag, value, b""
             continue

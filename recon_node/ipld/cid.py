@@ -60,11 +60,16 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(
-    data: bytes | bytearray | memoryview, offset: int = 0, max_bytes: int = MAX_VARINT
+    data: bytes | bytearray | memoryview,
+    offset: int = 0,
+    max_bytes: int = MAX_VARINT,
+    *,
+    in_any_form: bool = False,
 ) -> tuple[int, int]:
     """Read the varint at `offset`; return its value and the offset after it.
 
-    It has at most `max_bytes`: `MAX_VARINT`, or `MAX_VARINT_64` for any number of 64 bits.
+    It has at most `max_bytes`: `MAX_VARINT`, or `MAX_VARINT_64` for any number of 64 bits. Those of
+    protobuf need not be in their shortest form: they may be `in_any_form`.
 
     Raises:
         VarintError: the bytes end within it, it is too long, or not in its shortest form.
@@ -77,11 +82,14 @@ def decode_varint(
         second = data[offset + 1]
         if 0 < second < 0x80:
             return first & 0x7F | second << 7, offset + 2
-    return _decode_any_varint(data, offset, max_bytes)
+    return _decode_any_varint(data, offset, max_bytes, in_any_form)
 
 
 def _decode_any_varint(
-    data: bytes | bytearray | memoryview, offset: int, max_bytes: int = MAX_VARINT
+    data: bytes | bytearray | memoryview,
+    offset: int,
+    max_bytes: int = MAX_VARINT,
+    in_any_form: bool = False,
 ) -> tuple[int, int]:
     if offset < 0:
         raise VarintError(f"a varint cannot start at the negative offset {offset}")
@@ -90,7 +98,7 @@ def _decode_any_varint(
     for index, byte in enumerate(window):
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
-            if byte == 0 and index:
+            if byte == 0 and index and not in_any_form:
                 raise VarintError(f"the varint at byte {offset} is not in its shortest form")
             if value >> _BITS_64:
                 raise VarintError(f"the varint at byte {offset} does not fit in 64 bits")

@@ -4,7 +4,8 @@
     message PBLink { optional bytes Hash = 1; optional string Name = 2; optional uint64 Tsize = 3; }
 
 A node is written in this order. Reading is strict, too, except that the data may come first, as
-some programs write it (https://github.com/ipfs/specs/pull/550).
+some programs write it (https://github.com/ipfs/specs/pull/550), and that numbers are protobuf's: of
+64 bits, and not always in their shortest form.
 
 Names should be UTF-8, but those of old file systems are not. As in `os.fsdecode`, their other bytes
 become lone surrogates, so that writing a name restores it.
@@ -16,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from recon_node.ipld.cid import CID, cid_of_block, decode_varint, encode_varint
+from recon_node.ipld.cid import CID, MAX_VARINT_64, cid_of_block, decode_varint, encode_varint
 from recon_node.ipld.errors import CidError, DagPbError, VarintError
 
 _DATA, _LINK = 0x0A, 0x12  # the tags of PBNode's fields 1 and 2, both length-delimited
@@ -103,7 +104,7 @@ def _decode_link(body: bytes) -> PbLink:
         elif tag == _NAME:
             name = value.decode(errors=_OTHER_BYTES)
         else:
-            size, _ = decode_varint(value)
+            size, _ = decode_number(value)
     if cid is None:
         raise DagPbError("not DAG-PB: a link without its hash")
     return PbLink(cid, name, size)
@@ -115,7 +116,7 @@ def _fields(data: bytes, delimited: set[int], numbers: set[int]) -> Iterable[tup
         tag = data[offset]
         if tag not in delimited | numbers:
             raise DagPbError(f"not DAG-PB: an unknown field at byte {offset}")
-        value, start = decode_varint(data, offset + 1)
+        value, start = decode_number(data, offset + 1)
         if tag in numbers:
             yield tag, data[offset + 1 : start]
             offset = start
@@ -124,6 +125,15 @@ def _fields(data: bytes, delimited: set[int], numbers: set[int]) -> Iterable[tup
         if offset > len(data):
             raise DagPbError(f"not DAG-PB: {offset - len(data)} bytes are missing at the end")
         yield tag, data[start:offset]
+
+
+def decode_number(data: bytes, offset: int = 0) -> tuple[int, int]:
+    """Read a number of protobuf; return it and the offset after it.
+
+    Raises:
+        VarintError: the bytes end within it, or it does not fit in 64 bits.
+    """
+    return decode_varint(data, offset, MAX_VARINT_64, in_any_form=True)
 
 
 def _field(tag: int, value: bytes) -> bytes:

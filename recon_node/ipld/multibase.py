@@ -4,8 +4,8 @@ Source: https://github.com/multiformats/multibase. The bases that Ceramic uses a
 with the standard library: base64 for CAR files in the HTTP API, base32 for CIDs, base36 for
 StreamIds, base58btc for did:key, base16 because it is common. Texts in other bases are read as
 those: base32z, for one, is base32 with another alphabet. The `multiformats` package writes them,
-and reads what is left (proquint), 20 to 100 times slower. Decoding is strict: one text for each
-value, no blanks, no wrong padding.
+and reads what is left (proquint), 20 to 100 times slower. Decoding is strict, without blanks and
+wrong padding: one text for each value, but for the case of letters where the base has one.
 
 In base10, base36 and base58, a text is one long number. It is read by halves, which takes n^1.6
 steps for n characters: 2 s for a CAR of 1 MB. In between, other threads get to run every few
@@ -51,22 +51,18 @@ BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
 _BASE32_HEX: Final = "0123456789abcdefghijklmnopqrstuv"
 _BASE32_Z: Final = "ybndrfg8ejkmcpqxot1uwisza345h769"
 _TWINS: Final = {
-    "F": ("f", 1, str.maketrans("0123456789ABCDEF", "0123456789abcdef")),
-    "B": ("b", 1, str.maketrans(BASE32.upper(), BASE32)),
     "c": ("b", 8, str.maketrans(BASE32, BASE32)),
-    "C": ("b", 8, str.maketrans(BASE32.upper(), BASE32)),
     "v": ("b", 1, str.maketrans(_BASE32_HEX, BASE32)),
-    "V": ("b", 1, str.maketrans(_BASE32_HEX.upper(), BASE32)),
     "t": ("b", 8, str.maketrans(_BASE32_HEX, BASE32)),
-    "T": ("b", 8, str.maketrans(_BASE32_HEX.upper(), BASE32)),
     "h": ("b", 1, str.maketrans(_BASE32_Z, BASE32)),
-    "K": ("k", 1, str.maketrans(BASE36.upper(), BASE36)),
     "Z": ("z", 1, str.maketrans(_BASE58[:9] + _BASE58[33:] + _BASE58[9:33], _BASE58)),
     "M": ("m", 4, None),
     "U": ("u", 4, None),
 }
 """By code: the base that differs in its digits or padding alone, the characters to which texts are
 padded, and the digit of that base for each."""
+_IN_ANY_CASE: Final = frozenset("fFbBcCvVtTkK")
+"""Codes of bases whose letters mean the same in either case. The code itself names the case."""
 
 
 def encode(data: bytes, base: str = "base64") -> str:
@@ -104,6 +100,8 @@ def decode(text: str, max_number: int = MAX_SLOW_TEXT) -> bytes:
     """
     if not text:
         raise MultibaseError("empty text is not multibase: its first character names the base")
+    if text[0] in _IN_ANY_CASE and text.isascii():
+        text = text.lower()
     code, body = text[0], text[1:]
     try:
         if code == "m":
