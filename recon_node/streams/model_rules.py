@@ -12,7 +12,7 @@ docs/api.md lists the differences.
   document's first content.
 - A field that relates a document to another holds the StreamID of a document.
 
-Definitions of models come from strangers: an invalid part counts as left out. Without a usable
+In the definition of a document's model, an invalid part counts as left out. Without a usable
 schema, however, no document conforms.
 
 A version of a model is an event of the model's stream. A document follows the one that its header
@@ -24,7 +24,7 @@ affect existing documents.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from recon_node.ceramic import Event, InitHeader, StreamId, StreamIdError, StreamType
 from recon_node.ipld import CID, IpldError
@@ -50,6 +50,21 @@ _FIXED_IN_MODELS: Final = (
     "views",
 )
 _RELATIONS: Final = ("list", "single", "set", "none")
+_FORMS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "relations": {"account": (), "document": ("model",)},
+    "views": {
+        "documentAccount": (),
+        "documentVersion": (),
+        "relationDocument": ("model", "property"),
+        "relationFrom": ("model", "property"),
+        "relationCountFrom": ("model", "property"),
+        "relationSetFrom": ("model", "property"),
+    },
+}
+"""The types of a model's relations and views, and what they name: a model, and a property of it."""
+_TO_ANY_MODEL: Final = ("document", "relationDocument")
+"""Types that need not name a model, since version 2.0."""
+_SINCE_2: Final = ("relationSetFrom",)
 _ABSENT: Final = object()
 _STEPS_PER_FIELD: Final = 1_000
 """Steps to write a number as text, or to read a StreamID."""
@@ -139,6 +154,9 @@ def _check_definition(definition: Mapping[str, Any]) -> Errors:
         return ["the type of the model's account relation is not " + " or ".join(_RELATIONS)]
     if kind == "set" and (error := _fields_error(fields)) is not None:
         return [error]
+    for part in _FORMS:
+        if (error := _form_error(definition, part)) is not None:
+            return [error]
     properties, views = _mapping(schema.get("properties")), _mapping(definition.get("views"))
     if both := sorted(views.keys() & properties.keys()):
         return [f"the view {both[0]!r} has the name of a property of the schema"]
@@ -149,9 +167,34 @@ def _check_definition(definition: Mapping[str, Any]) -> Errors:
         return ["the model does not say whether it is an interface"]
     if is_interface and not (properties or views):
         return ["an interface needs a property or a view"]
-    if not _are_models(definition.get("implements")):
-        return ["the model's 'implements' is not a list of StreamIDs of models"]
+    implements = definition.get("implements")
+    if not (isinstance(implements, list) and all(map(_is_id, implements))):
+        return ["the model's 'implements' is not a list of StreamIDs"]
+    if not isinstance(definition.get("description", ""), str | None):
+        return ["the model's description is not a text"]
+    immutable = definition.get("immutableFields")
+    if immutable is not None and not _are_texts(immutable):
+        return ["the model's 'immutableFields' is not a list of names"]
     return []
+
+
+def _form_error(definition: Mapping[str, Any], part: str) -> str | None:
+    """What is wrong with the form of a model's relations, or of its views."""
+    entries = definition.get(part, {})
+    if not isinstance(entries, dict):
+        return f"the model's {part!r} is not an object"
+    is_first = definition["version"] == "1.0"
+    for name, entry in entries.items():
+        kind = entry.get("type") if isinstance(entry, dict) else None
+        if not isinstance(kind, str) or kind not in _FORMS[part] or (is_first and kind in _SINCE_2):
+            return f"the model's {part!r} has {name!r}, which is of no known type"
+        for field in _FORMS[part][kind]:
+            value = entry.get(field)
+            is_named = _is_id(value) if field == "model" else isinstance(value, str)
+            is_open = value is None and field == "model" and kind in _TO_ANY_MODEL and not is_first
+            if not (is_named or is_open):
+                return f"the model's {part!r} has {name!r}, which does not name its {field}"
+    return None
 
 
 def why_unusable(definition: Mapping[str, Any]) -> str | None:
@@ -208,11 +251,12 @@ class _DocumentRules:
         self._named = fields if self._kind == "set" else ()
         self._unique = header.unique
         self._unique_error = _unique_error(self._kind, self._named, header.unique)
-        self._locked = tuple(
-            dict.fromkeys((*self._named, *_texts(definition.get("immutableFields"))))
-        )
+        later = {} if definition.get("version") == "1.0" else definition  # what came with 2.0
+        immutable = later.get("immutableFields")
+        names = immutable if _are_texts(immutable) else ()
+        self._locked = tuple(dict.fromkeys((*self._named, *names)))
         self._links = _document_relations(definition)
-        self._is_interface = definition.get("interface") is True
+        self._is_interface = later.get("interface") is True
 
     @property
     def schema_alone(self) -> DocumentSchema | None:
@@ -276,7 +320,7 @@ def _unique(fields: tuple[str, ...], content: Mapping[str, Any]) -> bytes:
 def _fields_error(fields: tuple[str, ...]) -> str | None:
     """What is wrong with the fields of a `set`."""
     if not fields:
-        return "an account relation of the type 'set' needs at least one field"
+        return "an account relation of the type 'set' needs a list of at least one field's name"
     if len(set(fields)) < len(fields):
         return "the fields of an account relation must differ"
     return None
@@ -309,27 +353,25 @@ def account_relation(definition: Mapping[str, Any]) -> tuple[str | None, tuple[s
     relation = definition.get("accountRelation")
     if not isinstance(relation, dict) or relation.get("type") not in _RELATIONS:
         return None, ()
-    return relation["type"], _texts(relation.get("fields"))
+    fields = relation.get("fields")
+    return relation["type"], tuple(fields) if _are_texts(fields) else ()
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _are_models(value: Any) -> bool:
-    return isinstance(value, list) and all(_is_id(item, StreamType.MODEL) for item in value)
+def _are_texts(value: Any) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
-
-
-def _is_id(value: Any, stream_type: StreamType) -> bool:
-    """Whether it is the StreamID of a stream of that type, as text."""
+def _is_id(value: Any, stream_type: StreamType | None = None) -> bool:
+    """Whether it is the StreamID of a stream, of that type if one is given, as text."""
     try:
-        return isinstance(value, str) and StreamId.parse(value).type == stream_type
+        found = StreamId.parse(value).type if isinstance(value, str) else None
     except StreamIdError:
         return False
+    return found is not None and (stream_type is None or found == stream_type)
 
 
 def _as_text(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jsonpatch
@@ -334,17 +335,17 @@ def test_a_relation_holds_the_id_of_a_document() -> None:
         (LIST, {"op": "remove", "path": "/schema"}, "no schema"),
         (definition(version="1.0"), add("/description", "new"), "1.0 cannot be changed"),
         (
-            definition(version="1.0", views={"v": {"n": 1}}),
-            add("/views/v/n", True),
+            definition(version="1.0", schema={"n": 1}),
+            add("/schema/n", True),
             "1.0 cannot be changed",
         ),
         (
-            {**LIST, "relations": {"r": {"n": [0]}}},
+            {**LIST, "relations": {"r": {"type": "account", "n": [0]}}},
             add("/relations/r/n/0", False),
             "'relations' cannot be changed",
         ),
         (
-            definition(interface=True, views={"v": {}}),
+            definition(interface=True, views={"v": {"type": "documentAccount"}}),
             add("/description", "new"),
             "interface cannot be",
         ),
@@ -379,9 +380,17 @@ def test_models_change_only_where_their_documents_stay_valid(start, patch, error
         (definition(interface=True), "needs a property or a view"),
         (definition(implements=None), "'implements' is not a list"),
         (definition(implements=["k2t"]), "'implements' is not a list"),
-        (definition(schema=SCHEMA, views={"t": {}}), "view 't' has the name of a property"),
+        (
+            definition(schema=SCHEMA, views={"t": {"type": "documentVersion"}}),
+            "view 't' has the name of a property",
+        ),
+        (definition(views={"v": {}}), "'views' has 'v', which is of no known type"),
+        (
+            definition(views={"v": {"type": "relationFrom", "model": str(MODEL)}}),
+            "'views' has 'v', which does not name its property",
+        ),
         (definition(schema=SCHEMA), None),
-        (definition(schema={}, interface=True, views={"v": {}}), None),
+        (definition(schema={}, interface=True, views={"v": {"type": "documentAccount"}}), None),
         (definition(implements=[str(MODEL)]), None),
         ({"version": "1.0", "name": "", "schema": {}, "accountRelation": {"type": "list"}}, None),
     ],
@@ -389,6 +398,27 @@ def test_models_change_only_where_their_documents_stay_valid(start, patch, error
 def test_what_is_a_model_and_what_is_not(content: Any, error: str | None) -> None:
     [state] = states(model_event(KEY, content))
     assert (error in state.validation_errors[0]) if error else not state.validation_errors
+
+
+def test_models_are_those_of_ceramic_one() -> None:
+    data = json.loads((Path(__file__).parents[1] / "data" / "model_verdicts.json").read_text())
+    different = []
+    for row in data["definitions"]:
+        model = {**data["bases"][row["base"]], **row["changes"]}
+        for name in row["without"]:
+            del model[name]
+        [state] = states(model_event(KEY, model))
+        if bool(state.validation_errors) == row["accepted"]:
+            different.append((row, state.validation_errors))
+    assert different == []
+
+
+def test_what_came_with_version_2_means_nothing_in_a_model_of_version_1() -> None:
+    """As for ceramic-one and js-ceramic."""
+    model = definition(version="1.0", interface=True, immutableFields=["n"])
+    init = document({"n": 1})
+    both = states(init, change(init, init, add("/n", 2)), model=model)
+    assert [state.validation_errors for state in both] == [(), ()]
 
 
 def test_errors_are_short_whatever_they_name() -> None:
