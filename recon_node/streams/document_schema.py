@@ -9,9 +9,9 @@ before the work starts, and is paid from the event's budget:
 - A schema is brought into a *normal form*, which has what checks a document, and nothing else. The
   verdict is that of ajv for draft 2020-12 with formats off, by which js-ceramic checks documents.
   So `format`, `contentEncoding` and `contentMediaType` are annotations, whatever draft `$schema`
-  names, and are left out, as are `default` and `examples`. A `$ref` may name an `$anchor` or the
-  schema's own `$id`; in the normal form each is a JSON Pointer into the schema. `const` and `enum`
-  are data: what looks like a keyword there is none.
+  names, and are left out, as are `default` and `examples`. A `$ref` may name an `$anchor` or an
+  `$id`; in the normal form each is a JSON Pointer into the schema. `const` and `enum` are data:
+  what looks like a keyword there is none.
 - The price of a schema (`recon_node.streams.schema_price`) follows from the numbers of its parts
   and of the content's parts, and if the schema refers to itself, from the content's depth.
 - Numbers are priced by their digits, since the engine computes with exact decimals.
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 from urllib.parse import urljoin
@@ -124,9 +124,9 @@ class DocumentSchema:
         """What checks the names of a document's members, and what checks some of the members."""
         if self._schema is None:
             return None
-        properties = dict.fromkeys(self._schema.get("properties", ()), True)
+        any_value: dict[str, Any] = {name: {} for name in self._schema.get("properties", ())}
         members = {k: v for k, v in self._schema.items() if k not in _ABOUT_NAMES}
-        return self._compile({**self._schema, "properties": properties}), self._compile(members)
+        return self._compile({**self._schema, "properties": any_value}), self._compile(members)
 
     @property
     def _whole(self) -> jsonschema_rs.Validator:
@@ -385,11 +385,12 @@ _DRAFTS: Final = {
 }
 _OLDEST: Final = ("draft-04", "draft-06")
 """Drafts without `if`."""
-_IDS: Final = ("id", "$id")
-"""The names of one keyword, before draft 6 and since: it changes what references below it mean."""
+_REF_IS_ALONE: Final = (*_OLDEST, "draft-07")
+"""Drafts in which nothing else counts beside `$ref`."""
 MAX_BACKTRACKED: Final = 1_000
 """Characters of a text that is matched with look-around; a longer one does not match."""
-_UNSUPPORTED: Final = ("$dynamicRef", "$recursiveRef")
+_DYNAMIC: Final = {"2019-09": "$recursiveRef", "2020-12": "$dynamicRef"}
+"""Keywords that mean the same as `$ref` where a schema has no part with an `$id`."""
 
 
 def draft_of(schema: dict[str, Any]) -> str:
@@ -416,9 +417,9 @@ def normal_form(schema: dict[str, Any]) -> dict[str, Any]:
             not supported; the message names it.
     """
     draft = draft_of(schema)
-    own = "id" if draft == "draft-04" else "$id"
-    base = schema.pop(own) if isinstance(schema.get(own), str) else ""
-    anchors = dict(_anchors(schema))
+    own, other = ("id", "$id") if draft == "draft-04" else ("$id", "id")
+    places = _Places(schema, own, draft in _REF_IS_ALONE)
+    dynamic = _DYNAMIC.get(draft) if places.are_of_one_resource else None
     todo: list[Any] = [schema]
     seen: set[int] = set()
     guarded: list[dict[str, Any]] = []
@@ -427,13 +428,15 @@ def normal_form(schema: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(part, dict) or id(part) in seen:
             continue
         seen.add(id(part))
-        for keyword in (*_IDS, *_UNSUPPORTED):
+        if dynamic in part and "$ref" not in part:
+            part["$ref"] = part.pop(dynamic)
+        for keyword in (other, *_DYNAMIC.values()):
             if keyword in part:
                 raise SchemaError(f"{keyword!r} in it is not supported")
-        for keyword in (*_ANNOTATIONS, *_ANCHORS):
+        for keyword in (*_ANNOTATIONS, *_ANCHORS, own):
             part.pop(keyword, None)
         if isinstance(reference := part.get("$ref"), str):
-            part["$ref"] = _as_pointer(reference, base, anchors)
+            part["$ref"] = places.pointer_of(reference, part)
             todo.append(target_of(schema, part["$ref"]))
         if _has_to_be_guarded(part):
             guarded.append(part)
@@ -465,42 +468,72 @@ def _guard(part: dict[str, Any]) -> None:
     part["allOf"] = [*(others if isinstance(others, list) else ()), checked]
 
 
-def _as_pointer(reference: str, base: str, anchors: Mapping[str, str]) -> str:
-    """A reference as `#` and a JSON Pointer."""
-    resource, _, fragment = reference.partition("#")
-    if resource:
-        try:
-            is_own = base != "" and urljoin(base, resource) == base.removesuffix("#")
-        except ValueError:
-            is_own = False
-        if not is_own:
-            raise elsewhere(reference)
-    if not fragment or fragment.startswith("/"):
-        return f"#{fragment}"
-    if fragment not in anchors:
-        raise elsewhere(reference)
-    return anchors[fragment]
+class _Places:
+    """What the references in a schema may mean: places in it, by address.
 
+    `$id` gives a part an address, against which the references in it are read; a nested one, too.
+    """
 
-def _anchors(schema: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The anchors of a schema, each with the reference that means the same place."""
-    todo: list[tuple[str, Any]] = [("#", schema)]
-    while todo:
-        path, part = todo.pop()
-        if not isinstance(part, dict):
-            continue
+    def __init__(self, schema: dict[str, Any], own: str, ref_is_alone: bool) -> None:
+        self._own = own
+        self._ref_is_alone = ref_is_alone
+        self._pointers = {"": "#"}  # by address, with a fragment for an anchor
+        self._bases: dict[int, str] = {}  # by the id of a part
+        todo: list[tuple[str, str, Any]] = [("", "#", schema)]
+        while todo:
+            base, path, part = todo.pop()
+            if isinstance(part, dict):
+                base = self._bases[id(part)] = self._add(base, path, part)
+                todo += [(base, *below) for below in _below(path, part)]
+
+    def _add(self, base: str, path: str, part: dict[str, Any]) -> str:
+        """Note the names of a part, and return the address against which it is read."""
+        address = part.get(self._own)
+        if isinstance(address, str) and not (self._ref_is_alone and "$ref" in part):
+            resource, _, name = _joined(base, address).partition("#")
+            base = resource
+            self._pointers[f"{base}#{name}" if name else base] = path
         for keyword in _ANCHORS:
-            if isinstance(name := part.get(keyword), str):
-                yield name, path
-        for keyword, is_by_name in _ALL.items():
-            value = part.get(keyword)
-            below = f"{path}/{keyword}"
-            if isinstance(value, list) and not is_by_name:
-                todo += [(f"{below}/{number}", item) for number, item in enumerate(value)]
-            elif isinstance(value, dict) and is_by_name:
-                todo += [(f"{below}/{_token(name)}", member) for name, member in value.items()]
-            else:
-                todo.append((below, value))
+            if isinstance(anchor := part.get(keyword), str):
+                self._pointers[f"{base}#{anchor}"] = path
+        return base
+
+    @property
+    def are_of_one_resource(self) -> bool:
+        """Whether no part but the whole schema has an address."""
+        return len(set(self._bases.values())) == 1
+
+    def pointer_of(self, reference: str, part: dict[str, Any]) -> str:
+        """Return a reference in that part as `#` and a JSON Pointer into the whole schema."""
+        address = _joined(self._bases.get(id(part), ""), reference)
+        resource, _, fragment = address.partition("#")
+        is_pointer = not fragment or fragment.startswith("/")
+        pointer = self._pointers.get(resource if is_pointer else address)
+        if pointer is None:
+            raise elsewhere(reference)
+        return pointer + fragment if is_pointer else pointer
+
+
+def _joined(base: str, reference: str) -> str:
+    if reference.startswith("#"):
+        return base + reference
+    try:
+        return urljoin(base, reference)
+    except ValueError:
+        raise elsewhere(reference) from None
+
+
+def _below(path: str, part: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The schemas in a part, each with its JSON Pointer."""
+    for keyword, is_by_name in _ALL.items():
+        value = part.get(keyword)
+        below = f"{path}/{keyword}"
+        if isinstance(value, list) and not is_by_name:
+            yield from ((f"{below}/{number}", item) for number, item in enumerate(value))
+        elif isinstance(value, dict) and is_by_name:
+            yield from ((f"{below}/{_token(name)}", member) for name, member in value.items())
+        else:
+            yield below, value
 
 
 def _token(name: str) -> str:
