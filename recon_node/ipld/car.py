@@ -8,7 +8,8 @@ CARv1 is a header that names the roots, then blocks, each behind its CID:
 Source: https://ipld.io/specs/transport/car/carv1/. The root is the one that the header names; it
 need not be the first block, nor in the file. Reading checks the hash of every block. A block behind
 a CIDv0 is the one of the CIDv1 with the same hash. An identity CID carries its block inside: such a
-block may be left out of the file.
+block may be left out of the file. A header that has its version first is read, too: some programs
+write it in the order of the specification's schema, which is not that of DAG-CBOR.
 
 A CARv2 is a CARv1 with a header before it, and perhaps an index after it, which is ignored:
 
@@ -54,7 +55,8 @@ class Car:
     """A CAR in memory: the CIDs of its roots, and its blocks in the order of the file.
 
     If `is_exact`, `encode` reproduces the file byte for byte. It cannot if the file holds a block
-    more than once, one that was restored, or a CIDv0; nothing else in a CAR is a matter of choice.
+    more than once, one that was restored, or a CIDv0, or names its version before its roots;
+    nothing else in a CAR is a matter of choice.
     """
 
     roots: tuple[CID, ...]
@@ -91,7 +93,7 @@ def decode(data: bytes, restore: Restore | None = None, *, max_digest: int = MAX
         blocks, is_exact = _read_blocks(data, offset, restore, max_digest)
     except (VarintError, CidError) as error:
         raise CarError(f"broken CAR: {error}") from None
-    return Car(roots, blocks, is_exact)
+    return Car(roots, blocks, is_exact and data.startswith(encode(roots, {})))
 
 
 def encode(roots: Iterable[CID], blocks: Mapping[CID, bytes]) -> bytes:
@@ -139,8 +141,11 @@ def _read_any_header(data: bytes) -> tuple[tuple[CID, ...], int]:
     start, end = _read_section(data, 0, "header")
     if end - start > _MAX_ROOTS:
         raise CarError(f"its header has {end - start} bytes; the limit is {_MAX_ROOTS}")
+    text = data[start:end]
+    if text.startswith(_VERSION_FIRST):
+        text = text[:1] + text[len(_VERSION_FIRST) :] + _AFTER_ROOT
     try:
-        header = dag_cbor.decode(data[start:end])
+        header = dag_cbor.decode(text)
     except DagCborError as error:
         raise CarError(f"not a CAR, its header is {error}") from None
     return _check_header(header), end
@@ -200,6 +205,8 @@ def _common_header(codec: int) -> tuple[bytes, int, int]:
 
 # The headers of nearly all CARs differ only in the digest of their one root.
 _AFTER_ROOT: Final = dag_cbor.encode("version") + dag_cbor.encode(1)
+_VERSION_FIRST: Final = b"\xa2" + _AFTER_ROOT
+"""How a header begins that has its version first."""
 _COMMON_HEADERS: Final = tuple(_common_header(codec) for codec in (DAG_JOSE, DAG_CBOR))
 SIGNED_HEADER: Final = b"%b(%b.{32})%b" % (
     *map(re.escape, (_COMMON_HEADERS[0][0].removesuffix(cid_head(DAG_JOSE)), cid_head(DAG_JOSE))),

@@ -170,6 +170,24 @@ def test_headers_have_one_form(codec: int) -> None:
             assert car.encode(roots, {}) == data[:end]
 
 
+@pytest.mark.parametrize(
+    "roots", [[ROOT], [], [ROOT, IDENTITY_CID], [CID(b"\x12\x20" + bytes(32))]]
+)
+def test_a_header_may_have_its_version_first(roots: list[CID]) -> None:
+    """So writes who follows the schema in the specification; @ipld/car 5, kubo 0.43 and ceramic-one
+    read it. What is stored of it has the one form."""
+    canonical = dag_cbor.encode({"roots": roots, "version": 1})
+    header = b"\xa2\x67version\x01\x65roots" + dag_cbor.encode(roots)
+    data = section(ROOT + BLOCK)
+    expected = car.decode(section(canonical) + data)
+    decoded = car.decode(section(header) + data)
+    assert (decoded.roots, decoded.blocks) == (expected.roots, expected.blocks)
+    assert not decoded.is_exact
+    assert expected.is_exact == (not any(root.is_v0 for root in roots))
+    with pytest.raises(CarError, match="its header is not strict DAG-CBOR"):
+        car.decode(section(header + b"\x00") + data)
+
+
 def test_a_header_has_no_megabytes() -> None:
     """It is decoded before anything is checked, and a million empty lists take half a second."""
     lists = b"\x9a" + (100_000).to_bytes(4, "big") + b"\x80" * 100_000
