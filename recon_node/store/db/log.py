@@ -22,7 +22,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,8 +93,6 @@ HEAD_FILE: Final = "feed.head"
 
 _OWN_STREAMS: Final = 4096
 """Streams, by their init events."""
-
-NO_RELEASES: Final[Mapping[CID, int]] = {}
 
 
 @dataclass(slots=True)
@@ -275,69 +273,6 @@ class EventLog:
             self._note_head(marks.head)
         self.marks = marks
 
-    def write(
-        self,
-        touched: Collection[Record],
-        refused: Sequence[Record],
-        marks: Marks,
-        releases: Mapping[CID, int] = NO_RELEASES,
-        forgotten: Collection[bytes] = (),
-    ) -> Committed:
-        """Write what became of the records of a batch, within a transaction.
-
-        Args:
-            touched: new ones, and ones of the log that may have changed.
-            refused: those that were proven wrong.
-            marks: those of the transaction.
-            releases: those that the batch leaves, and after which row to continue each.
-            forgotten: the init events of forgotten streams.
-        """
-        connection = self.connection
-        added, moved, removed = list[Record](), list[Record](), list[Record]()
-        for record in touched:
-            if record.logged_state is None:
-                if record.refusal is None:
-                    added.append(record)
-            elif record.refusal is not None:
-                removed.append(record)
-            elif record.logged_state is not record.state:
-                moved.append(record)
-        changed = added + moved
-        streams_at = stream_rows(connection, changed, touched)
-        insert_records(connection, added, streams_at, forgotten)
-        proofs_added = proofs_done = 0
-        if any(r.kind is TIME for r in touched):
-            proofs.insert_proofs(connection, added)
-            unproven = [r for r in touched if r.is_unproven]
-            proofs_added = proofs.await_lookup(connection, [*changed, *unproven], self.now())
-            proofs.note_statements(connection, changed)
-        if any(r.state is PENDING for r in changed):
-            proofs.look_up_first(connection, changed, self.now())
-        if moved:
-            update_records(connection, moved, streams_at)
-        if removed:
-            delete_records(connection, removed)
-            proofs_done = proofs.delete_anchors(connection, removed)
-        if refused:
-            remember_refused(connection, refused, self.settings.max_refused)
-        if releases:
-            keep_releases(connection, releases)
-            marks.has_releases = True
-        shown, withheld = list[EventId](), list[EventId]()
-        for record in changed:
-            is_withheld = self._is_withheld(record)
-            if record.logged_state is None or self._was_withheld(record) is not is_withheld:
-                (withheld if is_withheld else shown).append(record.event_id)
-        return Committed(
-            added=shown,
-            removed=[r.event_id for r in removed],
-            withheld=withheld,
-            refused=[r.event_id for r in refused],
-            marks=marks,
-            proofs_added=proofs_added,
-            proofs_done=proofs_done,
-        )
-
     def close(self, keys: KeyView | None = None, ring_keys: KeyView | None = None) -> None:
         """Copy the write-ahead log into the file and close it.
 
@@ -397,13 +332,6 @@ class EventLog:
                 epoch=self.epoch,
             )
         self._note_head(self.marks.head)
-
-    def _is_withheld(self, record: Record) -> bool:
-        """Return whether a record is not offered to peers: orphans, too, if the log is guarded."""
-        return record.is_withheld or (self.guarded and record.state is ORPHAN)
-
-    def _was_withheld(self, record: Record) -> bool:
-        return record.was_withheld or (self.guarded and record.logged_state is ORPHAN)
 
     def _count(self) -> int:
         count: int = self.connection.execute("SELECT count(*) FROM events").fetchone()[0]
@@ -484,14 +412,56 @@ class _Change:
 
     def write(self) -> Committed:
         """Write what became of the records."""
-        known, releases = self.loader.known, self.loader.releases
-        committed = self._log.write(
-            known.touched.values(), self.ladder.refused, self._marks, releases, known.forgotten
+        log, known, refused = self._log, self.loader.known, self.ladder.refused
+        connection, touched = log.connection, known.touched.values()
+        added, moved, removed = list[Record](), list[Record](), list[Record]()
+        for record in touched:
+            if record.logged_state is None:
+                if record.refusal is None:
+                    added.append(record)
+            elif record.refusal is not None:
+                removed.append(record)
+            elif record.logged_state is not record.state:
+                moved.append(record)
+        changed = added + moved
+        streams_at = stream_rows(connection, changed, touched)
+        insert_records(connection, added, streams_at, known.forgotten)
+        proofs_added = proofs_done = 0
+        if any(r.kind is TIME for r in touched):
+            proofs.insert_proofs(connection, added)
+            unproven = [r for r in touched if r.is_unproven]
+            proofs_added = proofs.await_lookup(connection, [*changed, *unproven], log.now())
+            proofs.note_statements(connection, changed)
+        if any(r.state is PENDING for r in changed):
+            proofs.look_up_first(connection, changed, log.now())
+        if moved:
+            update_records(connection, moved, streams_at)
+        if removed:
+            delete_records(connection, removed)
+            proofs_done = proofs.delete_anchors(connection, removed)
+        if refused:
+            remember_refused(connection, refused, log.settings.max_refused)
+        if self.loader.releases:
+            keep_releases(connection, self.loader.releases)
+            self._marks.has_releases = True
+        shown, withheld = list[EventId](), list[EventId]()
+        for record in changed:  # orphans are withheld, too, if the log is guarded
+            is_withheld = record.is_withheld or (log.guarded and record.state is ORPHAN)
+            was = record.was_withheld or (log.guarded and record.logged_state is ORPHAN)
+            if record.logged_state is None or was is not is_withheld:
+                (withheld if is_withheld else shown).append(record.event_id)
+        return Committed(
+            added=shown,
+            removed=[r.event_id for r in removed],
+            withheld=withheld,
+            refused=[r.event_id for r in refused],
+            marks=self._marks,
+            proofs_added=proofs_added,
+            proofs_done=proofs_done,
+            completed=self.ladder.completed,
+            sort_keys=self.ladder.sort_keys,
+            damaged=self.ladder.damaged,
         )
-        committed.completed = self.ladder.completed
-        committed.sort_keys = self.ladder.sort_keys
-        committed.damaged = self.ladder.damaged
-        return committed
 
 
 def commit_batch(
@@ -568,9 +538,7 @@ def postpone_proofs(
     with log.transaction() as marks:
         proofs.postpone_proofs(log.connection, due)
         doubted = proofs.doubt(log.connection, not_found)
-        committed = log.write((), (), marks)
-    committed.doubted = doubted
-    return committed
+    return Committed((), (), (), (), marks, 0, 0, doubted=doubted)
 
 
 def forget_far_dues(log: EventLog, now: float) -> Committed:
@@ -581,7 +549,7 @@ def forget_far_dues(log: EventLog, now: float) -> Committed:
     """
     with log.transaction() as marks:
         proofs.forget_far_dues(log.connection, now)
-        return log.write((), (), marks)
+    return Committed((), (), (), (), marks, 0, 0)
 
 
 def commit_releases(log: EventLog) -> Committed:
