@@ -229,10 +229,10 @@ class Slots:
 
     @contextmanager
     def taken_by(
-        self, address: str, give_way: GiveWay, *, size: int = 1, busy: bool = True
+        self, address: str, give_way: GiveWay, *, busy: bool = True
     ) -> Iterator[Slot | None]:
         """Take a slot while the block runs; yield None if there is none. See `take`."""
-        slot = self.take(address, give_way, size=size, busy=busy)
+        slot = self.take(address, give_way, busy=busy)
         try:
             yield slot
         finally:

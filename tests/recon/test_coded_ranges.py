@@ -106,8 +106,8 @@ MISMATCHES = [said(END, Say.FINGERPRINT, number.to_bytes(16, "big")) for number 
     [
         ([Message(digest=DIGEST)], "what range"),
         ([OPENING, OPENING], "changed the range"),
-        ([Message(conclusion=Conclusion.AGREED)], "AGREED to nothing"),
-        ([OPENING, Message(conclusion=Conclusion.REFUSED)], "REFUSED to nothing"),
+        ([Message(conclusion=Conclusion.AGREED)], "AGREED where it answers nothing"),
+        ([OPENING, Message(conclusion=Conclusion.REFUSED)], "REFUSED where it answers nothing"),
         ([OPENING, agreed(b"\xff")], "gap ends outside"),
         ([OPENING, agreed(CUTS[9], goes_on=True), agreed(CUTS[5])], "gap ends outside"),
         ([Message(FEW, gaps_of((END, Say.KEYS, (KEYS[20],))))], "key outside the range"),

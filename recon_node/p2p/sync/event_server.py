@@ -69,25 +69,27 @@ class EventServer:
         """Answer a peer's requests on a stream that it has opened."""
         note_sent = partial(self._note_sent, stream.peer_id)
         frames = PeerFrames(stream, self._settings.max_frame, note_sent)
-        while await self._serve_in_slot(stream, frames):
+        while await self._serve_in_slot(frames):
             if not await self._idle_streams.keep(frames, EVENTS_KEPT_FOR):
                 return
 
-    async def _serve_in_slot(self, stream: PeerStream, frames: FrameStream) -> bool:
+    async def _serve_in_slot(self, frames: PeerFrames) -> bool:
         """Answer requests while they come; return whether all went well."""
+        stream = frames.stream
         with (
             trio.CancelScope() as scope,
             self._slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot,
         ):
             if has_slot:
-                return await self._answer_requests(stream, frames)
+                return await self._answer_requests(frames)
         if scope.cancelled_caught:
             logger.info("Event stream ended early", peer=stream.peer_id, reason=GAVE_WAY)
         await stream.reset()
         return False
 
-    async def _answer_requests(self, stream: PeerStream, frames: FrameStream) -> bool:
-        peer_id, settings = stream.peer_id, self._settings
+    async def _answer_requests(self, frames: PeerFrames) -> bool:
+        stream, settings = frames.stream, self._settings
+        peer_id = stream.peer_id
         read_cars = partial(self._read_cars, peer_id)
         try:
             if stream.protocol == EVENTS_BY_ID_PROTOCOL:

@@ -199,7 +199,9 @@ class CodedSession(TurnSession[Message]):
             side.finish_refused()
             return []
         if message.conclusion is not None:
-            raise RemoteProtocolError(f"peer said {message.conclusion.name} to nothing")
+            raise RemoteProtocolError(
+                f"peer sent {message.conclusion.name} where it answers nothing"
+            )
         if message.key_range is not None:
             if side.rounds > 1 or self._turn:
                 raise RemoteProtocolError("peer changed the range in the middle of the session")
