@@ -4,8 +4,9 @@ Theory of operation. The tables are the only state. For each stream that has eve
 position, all its events are read back from `raw_events`, and what changed is computed from them
 (`derive.portion`). Tables at the same position, which is nearly always the case, share the reading.
 A long step is divided by the partitions of the tables, which Spark's workers compute in parallel. A
-short step, of up to a thousand events, is computed without them. Both are computed in processes
-that may be killed (`ChildComputer`), because the content is strangers'.
+short step, of up to a thousand events, is computed without them. Either way a `Computer`
+(`derive.portion`) does it, in a process that may be killed (`ChildComputer`), because the content
+is strangers': one beside the driver, and one beside each of Spark's workers (`compute_partition`).
 
 When a model arrives, or a version of it that documents name, these are read back, too
 (`derive.portion`); of long streams, only the last events (`derive.feed_streams`).
@@ -22,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 
@@ -33,7 +34,7 @@ from spark_sink.derive.portion import (
     Computer,
     Portion,
     Step,
-    compute_here,
+    compute_in_child,
     portion_of_set_aside,
 )
 from spark_sink.derive.transforms import NEED_MODELS
@@ -65,16 +66,6 @@ _IDLE: Final = 60.0
 """Seconds without work after which the child of a Spark worker ends."""
 _TRIES: Final = 2
 """How many processes a stream may end before it is set aside."""
-
-
-class _Plan(NamedTuple):
-    """A step of some tables from the position `after` to `upto`."""
-
-    names: Sequence[str]
-    after: int
-    upto: int
-    is_begun: bool
-    """Whether it was interrupted, so that it must end where it was to end then."""
 
 
 class Derivation:
@@ -120,33 +111,32 @@ class Derivation:
         """
         self._retry_set_aside()
         streams = taken = 0
-        while taken != steps and (plan := self._next_step(step_length)) and may_continue():
-            streams += self._run_step(plan)
+        while taken != steps and self._is_behind and may_continue():
+            streams += self._take_step(step_length)
             taken += 1
         return streams
 
-    def _next_step(self, length: int) -> _Plan | None:
-        """Return what to do next; None if all tables are at the position of `raw_events`."""
+    @property
+    def _is_behind(self) -> bool:
+        return self._tables.position < self._tables.raw_position
+
+    def _take_step(self, length: int) -> int:
+        """Take a step of the tables that are the furthest behind; return how many streams it had.
+
+        It is up to `length` positions long, and shorter if it would have too many streams.
+        """
         derived, after = self._tables.derived, self._tables.position
-        end = self._tables.raw_position
-        if not derived or after >= end:
-            return None
-        behind = [name for name, table in derived.items() if table.position == after]
+        names = tuple(name for name, table in derived.items() if table.position == after)
         ahead = [table.position for table in derived.values() if table.position > after]
         # An interrupted step is repeated exactly, because some rows are at its end already.
-        begun = [u for name in behind if (u := derived[name].under_way) > after]
-        upto = min(begun) if begun else min(after + length, end, *ahead)
-        return _Plan(behind, after, upto, is_begun=bool(begun))
-
-    def _run_step(self, plan: _Plan) -> int:
-        """Take a step, or a part of it if it has too many streams; return how many it had."""
-        names, after, upto, is_begun = plan
+        begun = [u for name in names if (u := derived[name].under_way) > after]
+        upto = min(begun or [after + length, self._tables.raw_position, *ahead])
         self.doing = f"computing {', '.join(names)} up to position {upto}"
         raw = self._tables.raw.files_upto(upto)
-        while not is_begun and _count_streams(raw, after, upto) > _MAX_STREAMS:
+        while not begun and _count_streams(raw, after, upto) > _MAX_STREAMS:
             upto = after + (upto - after) // 2
         set_aside = self._set_aside.by_this_version
-        step = Step(raw, tuple(names), after, upto, self._own_stagers(names), set_aside=set_aside)
+        step = Step(raw, names, after, upto, self._own_stagers(names), set_aside=set_aside)
         is_short = (
             upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
         )
@@ -276,7 +266,7 @@ class ChildComputer:
         while left:
             chunk = left.pop()
             try:
-                portion.merge(self._process.ask(partial(compute_here, step, chunk)))
+                portion.merge(self._process.ask(partial(compute_in_child, step, chunk)))
             except StreamEndedError as error:
                 cid = error.cid
                 deaths[cid] += _TRIES if error.timed_out else 1

@@ -516,6 +516,6 @@ def _positions(model: FeedStream, named: frozenset[CID]) -> dict[CID, int]:
 _computer: Final = Computer()
 
 
-def compute_here(step: Step, streams: Sequence[bytes]) -> Portion:
+def compute_in_child(step: Step, streams: Sequence[bytes]) -> Portion:
     """Compute a portion by the one `Computer` of this process, a child that is asked for it."""
     return _computer.compute(step, streams)
