@@ -38,8 +38,11 @@ ROW_GROUP: Final = 1024
 MAX_STAGED_BYTES: Final = 64 * 1024 * 1024
 """Bytes of rows that are collected before a file is written. Otherwise, a batch would have more
 files."""
-_CHUNKS_PER_FILE: Final = 8
-"""How many times as many rows a file has at most: rows of the feed are sorted by chunk."""
+_CHUNK_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of the feed's rows that are sorted at a time. While a chunk is read, another one is copied
+and written."""
+_CHUNKS_PER_FILE: Final = 16
+"""Chunks whose rows are in one file."""
 _FEW_VALUES: Final = ("stream_cid", "event_type", "controller", "chain_id")
 """Columns with few distinct values, for which a dictionary is worthwhile."""
 
@@ -216,9 +219,7 @@ def stage_feed(
     placed = (rows for rows in map(placement.place, batches) if rows.num_rows)
     files = PartitionFiles(stager)
     part = None
-    for number, chunk in enumerate(
-        _ahead(in_chunks(placed, attrgetter("nbytes"), MAX_STAGED_BYTES))
-    ):
+    for number, chunk in enumerate(_ahead(in_chunks(placed, attrgetter("nbytes"), _CHUNK_BYTES))):
         if part is not None:
             yield part
         part = feed_rows(pa.Table.from_batches(chunk))

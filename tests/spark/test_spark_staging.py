@@ -82,7 +82,8 @@ def test_the_files_of_a_long_batch_have_rows_of_several_times(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that they are few, and still of a bounded size."""
-    monkeypatch.setattr(staging, "MAX_STAGED_BYTES", 50_000)
+    monkeypatch.setattr(staging, "_CHUNK_BYTES", 50_000)
+    monkeypatch.setattr(staging, "_CHUNKS_PER_FILE", 8)
     rows = feed_rows(sample)
     stager = Stager(TABLES["raw_events"], tmp_path)
     parts = [*staging.stage_feed(rows.to_batches(50), stager, Placement.following(0, 0))]
