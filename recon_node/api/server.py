@@ -62,7 +62,7 @@ KEEP_ALIVE: Final = 75.0
 HEAD_LIMIT: Final = 20.0
 """Seconds in which a request's head must be complete, from its first byte."""
 STALLED_WRITE: Final = 60.0
-"""Seconds in which a client must take a piece of an answer."""
+"""Seconds in which a client must take some of an answer; how much, `middleware.Bound` says."""
 MAX_HEAD: Final = 16 * 1024
 """Maximum bytes of a request's head."""
 MAX_AHEAD: Final = 64 * 1024
@@ -389,9 +389,12 @@ class HttpConnection:
             trio.BrokenResourceError: the client does not take them.
         """
         view = memoryview(data)[self._write_now(data) if is_last else 0 :]
-        for start in range(0, len(view), PIECE):
+        while view:
             with trio.move_on_after(STALLED_WRITE) as stalled:
-                await self._stream.send_all(view[start : start + PIECE])
+                try:
+                    view = view[await self._stream.socket.send(view) :]
+                except OSError as error:
+                    raise trio.BrokenResourceError from error
             if stalled.cancelled_caught:
                 raise trio.BrokenResourceError("the client does not read")
 

@@ -333,7 +333,7 @@ async def test_a_slow_client_gets_its_whole_answer(autojump_clock: trio.testing.
 
 
 async def test_a_quick_client_gets_large_pieces_for_as_long_as_it_is_quick(autojump_clock):
-    message = bytes(range(256)) * 4_000
+    message = bytes(range(256)) * 8_000
     sizes: list[list[int]] = []
     received = bytearray()
 

@@ -11,8 +11,7 @@ its CAR; only the sort key, which no EventId has, is looked up with the stream.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import lru_cache
 from itertools import compress
@@ -202,21 +201,15 @@ def select(
 ) -> Sequence[list[Any]]:
     """Return the columns of the rows up to the one that takes their CARs to `max_bytes`."""
     flat: list[Any] = []  # no tuples are kept: so many set off the garbage collector
-    for row in _up_to(reader.connection.execute(sql, values), max_bytes):
-        flat += row
-    return [flat[n::width] for n in range(width)]
-
-
-def _up_to(rows: sqlite3.Cursor, max_bytes: int | None) -> Iterator[tuple[Any, ...]]:
     size = 0
-    with closing(rows):  # a statement that is not at its end would hold on to its view of the log
+    # A statement that is not at its end would hold on to its view of the log.
+    with closing(reader.connection.execute(sql, values)) as rows:
         for row in rows:
-            yield row
-            car = row[5]
-            if car is not None:  # else it is damaged
-                size += full_size(car)
+            flat += row
+            size += full_size(row[5])  # without one, it is damaged
             if max_bytes is not None and size >= max_bytes:
                 break
+    return [flat[n::width] for n in range(width)]
 
 
 def anchors(
