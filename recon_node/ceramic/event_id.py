@@ -159,16 +159,8 @@ class EventId(bytes):
     @property
     def height(self) -> int:
         """The longest distance from the init event of the stream."""
-        return _read_height(self, self._fields_start + FIELDS_SIZE)[0]
-
-    @property
-    def stream_and_height(self) -> tuple[bytes, int]:
-        """Both at once: they are read of every event that is admitted."""
-        end = self._fields_start + FIELDS_SIZE
-        height = self[end]
-        if height >= _CBOR_UINT8:
-            height = _read_height(self, end)[0]
-        return self[end - _INIT : end], height
+        at = self._fields_start + FIELDS_SIZE
+        return self[at] if self[at] < _CBOR_UINT8 else _read_height(self, at)[0]
 
     @property
     def event_cid(self) -> CID:

@@ -401,6 +401,7 @@ class Store:
         if self._ring_keys is not None:
             _follow(committed, self._ring_keys)
         elif self._missed is not None:
+            committed.completed = list(committed.completed)  # and let go of the records
             self._missed.append(committed)
         self.arrivals.add(committed.added)
         self._refused.update((id_of(event_id), event_id) for event_id in committed.refused)

@@ -41,7 +41,7 @@ else, both are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from recon_node.ceramic import (
@@ -124,13 +124,12 @@ class Ladder:
         self.damaged: list[Damage] = []
         """What could not be read: records that need it stay where they are until it is repaired."""
 
-    @property
-    def completed(self) -> list[Completed]:
-        """The keys whose history is complete now, those with a place in the model ring.
+    def completed(self) -> Iterator[Completed]:
+        """Yield the keys whose history is complete now, those with a place in the model ring.
 
         Badly signed events have none: a ceramic-one node ends a session over one.
         """
-        return [
+        return (
             Completed(
                 record.event_id,
                 model,
@@ -140,7 +139,7 @@ class Ladder:
             for record, stream, doubted in self._completed
             if record.refusal is None and record.fault is None
             if (model := stream.model) is not None
-        ]
+        )
 
     @property
     def sort_keys(self) -> set[str]:
@@ -195,17 +194,20 @@ class Ladder:
     def deliver(self, record: Record) -> bool:
         """Deliver a new record at once, or do nothing; return whether it is delivered.
 
-        This is the short way, which most events take: a valid data event, signed by the controller
-        of its stream, on top of delivered events, and nothing waits for it. It passes all steps, so
+        This is the short way, which most events take: a valid event, signed by the controller of
+        its stream, on top of delivered events, and nothing waits for it. It passes all steps, so
         they need not be taken one by one.
         """
         known = self._known
-        stream = known.streams.get(record.init)
-        if stream is None or record.signer != stream.controller or record.kind is not DATA:
+        if record.kind is INIT and record.event is not None:
+            stream: StreamRecord | None = StreamRecord.of(record.event)
+        else:
+            stream = known.streams.get(record.init)
+        if stream is None or record.signer != stream.controller:
             return False
         if record.fault is not None or self._moved_by_cover or known.may_be_waited_for(record.cid):
             return False
-        height = 0
+        height = -1
         for cid in record.builds_on:
             base = known.checked(cid)
             if base is None or base.state is not DELIVERED or base.init != record.init:
@@ -213,9 +215,13 @@ class Ladder:
             if cid in known.refused:
                 return False
             height = max(height, base.height)
-        is_placed = record.event_id.startswith(stream.prefix(self._network))
-        if record.height != height + 1 or not is_placed:
+        if record.height != height + 1:
             return False
+        try:
+            self._check_event_id(record, stream)
+        except _FaultError:  # which the long way finds as well
+            return False
+        known.streams[stream.init] = stream
         self._completed.append((record, stream, False))
         self._give_position(record)
         known.add(record)
@@ -352,7 +358,7 @@ class Ladder:
             raise _FaultError(
                 f"its EventId has the height {record.height}; an init event has 0, others do not"
             )
-        if record.stream != record.init[-4:]:
+        if record.event_id.stream != record.init[-4:]:
             raise _FaultError(f"its EventId is of another stream than its init event {record.init}")
         if record.kind is INIT:
             assert record.event is not None, "an init event waits for nothing"

@@ -106,12 +106,11 @@ class Record:
     """Whether it is UNCOVERED only because its anchor was not looked up."""
     was_withheld: bool = False
     """Whether it was withheld when it was loaded from the log."""
-    stream: bytes = field(init=False)
     height: int = field(init=False)
     """As in the EventId."""
 
     def __post_init__(self) -> None:
-        self.stream, self.height = self.event_id.stream_and_height
+        self.height = self.event_id.height
 
     @property
     def is_withheld(self) -> bool:

@@ -222,7 +222,7 @@ class Rules:
     def _deliver_at_once(self, submission: Submission, event: Facts) -> Record | None:
         """Deliver a peer's event if nothing of it has to be looked up, as with most; else None."""
         event_id = submission.event_id
-        if event_id is None or event.kind is not DATA or event.refusal is not None:
+        if event_id is None or event.kind is TIME or event.refusal is not None:
             return None
         if self._terms.judgement is not None or self._known.records_of(event.cid):
             return None

@@ -114,8 +114,9 @@ class Committed:
     """Proofs that do not await one any more."""
     verdicts: Sequence[Verdict] = ()
     """On the events of a batch, in their order."""
-    completed: Sequence[Completed] = ()
-    """Keys whose history is complete now; not those of streams with another sort key."""
+    completed: Iterable[Completed] = ()
+    """Keys whose history is complete now, found out once: few nodes have somebody to tell. Not
+    those of streams with another sort key."""
     sort_keys: Collection[str] = ()
     """Those of the streams whose init event was delivered."""
     doubted: Collection[EventId] = ()
@@ -458,7 +459,7 @@ class _Change:
             marks=self._marks,
             proofs_added=proofs_added,
             proofs_done=proofs_done,
-            completed=self.ladder.completed,
+            completed=self.ladder.completed(),
             sort_keys=self.ladder.sort_keys,
             damaged=self.ladder.damaged,
         )
