@@ -20,10 +20,10 @@ use sha2::{Digest, Sha512};
 
 /// Fewer signatures are checked faster alone: a batch has to find out about 64 sums.
 const MIN_BATCH: usize = 96;
-/// How many subsets are summed up to find torsion.
+/// How many subsets are summed up to find torsion, at least.
 const SUMS: usize = 64;
-/// Points of which all sums are made, from which the sums of subsets are then put together.
-const BLOCK: usize = 4;
+/// How many of these sums are made at once.
+const BITS: usize = 6;
 
 pub struct Signature {
     pub key: [u8; 32],
@@ -112,24 +112,28 @@ fn are_all_right(claims: &[&Claim], keys: &[EdwardsPoint]) -> Option<bool> {
 }
 
 /// Tell whether one of some points has a part of small order.
+///
+/// Each point gets a random number, and is in the sum of each bit that this number has: so one
+/// addition a point makes `BITS` sums, but for those that put points of the same number together.
 fn has_torsion(points: &[EdwardsPoint], random: &mut Random) -> bool {
-    let mut sums = [EdwardsPoint::identity(); SUMS];
-    for block in points.chunks(BLOCK) {
-        let mut subsets = vec![EdwardsPoint::identity()];
-        for point in block {
-            subsets.extend(subsets.clone().iter().map(|sum| sum + point));
-        }
-        let choices = random.bytes();
-        for (at, sum) in sums.iter_mut().enumerate() {
-            let choice = choices[at / 2] >> (at % 2 * BLOCK);
-            *sum += subsets[usize::from(choice) % subsets.len()];
-        }
-    }
     let below_order = Scalar::ZERO - Scalar::ONE;
-    let times_order = |sum| {
+    let times_order = |sum: &EdwardsPoint| {
         EdwardsPoint::vartime_double_scalar_mul_basepoint(&below_order, sum, &Scalar::ZERO) + sum
     };
-    !sums.iter().all(|sum| times_order(sum).is_identity())
+    (0..SUMS.div_ceil(BITS)).any(|_| {
+        let mut by_number = [EdwardsPoint::identity(); 1 << BITS];
+        for some in points.chunks(64) {
+            for (point, number) in some.iter().zip(random.bytes()) {
+                by_number[usize::from(number) % (1 << BITS)] += point;
+            }
+        }
+        (0..BITS).rev().any(|bit| {
+            let (without, with) = by_number[..2 << bit].split_at_mut(1 << bit);
+            let sum = with.iter().fold(EdwardsPoint::identity(), |sum, point| sum + point);
+            without.iter_mut().zip(with).for_each(|(lower, point)| *lower += &*point);
+            !times_order(&sum).is_identity()
+        })
+    })
 }
 
 /// Numbers that nobody can foresee.
