@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from support import vectors
 
 from recon_node.api import split_host_port
 from recon_node.ceramic import METAMODEL, StreamId, StreamType
@@ -79,28 +80,7 @@ def test_settings_reach_the_rooms() -> None:
     assert settings.api.limits.body == 9000
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('lisen = "x"', "no setting is named 'lisen' (did you mean 'listen'?)"),
-        ("zzz = 1", "no setting is named 'zzz' (see config/recon-node.toml)"),
-        ("[p2p]\nx = 1", "no setting is named 'p2p'"),
-        ("a = 1\nlisen = 2", "no setting is named 'a' (see config/recon-node.toml); no setting is"),
-        ("network = 5", "network: Input should be a valid string"),
-        ('network = "nowhere"', "network: no network is named 'nowhere'"),
-        ('sync_interval = "often"', "sync_interval: Input should be a valid number"),
-        ("sync_interval = 0", "sync_interval: Input should be greater than 0"),
-        ("sync_interval = nan", "sync_interval: Input should be a finite number"),
-        ("listen = []", "listen: give at least one address to listen on"),
-        ('listen = ["/tcp/x"]', "listen: '/tcp/x' is not a multiaddr such as /ip4"),
-        ('bootstrap = ["/ip4/1.2.3.4/tcp/1"]', "bootstrap: '/ip4/1.2.3.4/tcp/1' lacks the peer id"),
-        ('api = "5101"', "api: '5101' should be HOST:PORT"),
-        ("max_event_bytes = 1000001", "max_event_bytes: Input should be less than or equal to"),
-        ("max_waiting = -1", "max_waiting: Input should be greater than or equal to 0"),
-        ('log_level = "loud"', "log_level: Input should be 'debug', 'info'"),
-        ("= 1", "not TOML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), vectors.load("settings_refusals"))
 def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:
     config = write(tmp_path / "node.toml", text)
     with pytest.raises(SettingsError) as caught:

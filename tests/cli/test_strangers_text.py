@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
+from support import vectors
 
 from recon_node.base.terminal import shown, shown_json
 from recon_node.ceramic import Network
@@ -42,54 +43,11 @@ CHANGES = [
 ]
 STREAM = str(INIT.stream_id())
 
-SHOWN = {
-    "events get": [str(CHANGES[0].cid), "--show"],
-    "feed tail": ["--limit", "10"],
-    "interests list": [],
-    "model list": [],
-    "peers": [],
-    "status": ["--pending"],
-    "stream get": [STREAM],
-    "stream list": [],
-    "stream merge": [STREAM, "--dry-run", "--key", "{key}"],
-    "stream show": [STREAM, "--all"],
-    "tangle show": ["{evil}"],
-    "dag resolve": [EVIL],
-    "dag pull": [EVIL],
-    "dag status": [EVIL],
-    "events add": ["{evil}"],
-    "interests add": [EVIL],
-    "model new": ["--key", "{key}", json.dumps({"name": EVIL, "schema": {"type": EVIL}})],
-    "stream new": ["--key", "{key}", str(MODEL.stream_id()), json.dumps({"a": 1, EVIL: EVIL})],
-    "tangle reply": ["--key", "{key}", "--name", EVIL, STREAM, json.dumps({EVIL: EVIL})],
-    "stream update": ["--key", "{key}", STREAM, json.dumps({"a": 1})],
-    "model codegen": [str(MODEL.stream_id())],
-    "dag grant": [EVIL],
-    "dag publish": [EVIL],
-    "dag push": ["{evil}"],
-    "dag show": [EVIL],
-    "interests remove": [EVIL],
-    "key show": ["{evil}"],
-    "restore": ["{evil}", "--data-dir", "{new}"],
-    "snapshot gc": ["{evil}"],
-    "snapshot list": ["{evil}"],
-    "snapshot sync": ["{evil}", "--data-dir", "{new}"],
-    "snapshot tree": ["{evil}", "-"],
-    "snapshot verify": ["{evil}"],
-    "store check": ["--data-dir", "{log}"],
-    "store forget": [EVIL, "--data-dir", "{log}"],
-    "store export": ["{evil}", "--data-dir", "{log}"],
-    "store import": ["{evil}", "--data-dir", "{new}"],
-    "store info": ["--data-dir", "{log}"],
-    "config show": [],
-    "config check": [],
-    "anchor now": [],
-    "anchor requests": [],
-    "anchor status": [],
-    "anchor verify": [EVIL],
-    "stream anchor": [STREAM],
-}
-"""Commands that show what strangers wrote, or quote what they are given."""
+SHOWN = vectors.load(
+    "hostile_commands", evil=EVIL, change=CHANGES[0].cid, stream=STREAM, model=MODEL.stream_id()
+)
+"""Commands that show what strangers wrote, or quote what they are given; of their arguments,
+`$file`, `$key`, `$log` and `$new` are paths."""
 
 
 OWN = {
@@ -121,10 +79,10 @@ def test_nothing_that_a_terminal_obeys_is_printed(filled, tmp_path, command):
     evil, key = tmp_path / "evil", tmp_path / "my.key"
     evil.write_text(json.dumps({"author": EVIL, "content": EVIL}) + "\n" + EVIL)
     key.write_text(bytes(KEY).hex())
-    if "{log}" in SHOWN[command]:
+    if "$log" in SHOWN[command]:
         trio.run(_fill_log, tmp_path / "log")
-    paths = {"evil": evil, "key": key, "log": tmp_path / "log", "new": tmp_path / "new"}
-    values = {f"{{{name}}}": str(path) for name, path in paths.items()}
+    paths = {"file": evil, "key": key, "log": tmp_path / "log", "new": tmp_path / "new"}
+    values = {f"${name}": str(path) for name, path in paths.items()}
     arguments = [values.get(argument, argument) for argument in SHOWN[command]]
     env = {"RECON_NODE_URL": filled.api_url}
     result = CliRunner().invoke(main, [*command.split(), *arguments], env=env)

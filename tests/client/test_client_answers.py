@@ -1,127 +1,43 @@
 """What a server answers may be anything: the client reads it, or raises a `ClientError`."""
 
-from collections.abc import Callable
 from inspect import isawaitable
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
 from client_samples import KEY, POST
+from support import vectors
+from support.odd_answers import variants
 
-from recon_node.ceramic import METAMODEL, StreamId
+from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.client import AsyncCeramic, Ceramic, ClientError, NodeError, NotANodeError
 from recon_node.ipld import multibase
-from tests.support.odd_answers import variants
 
-Call = Callable[[Any], Any]
 Answers = dict[str, Any]
 
 MODEL_EVENT = init_event(KEY.private, METAMODEL, POST.to_json())
 MODEL = MODEL_EVENT.stream_id()
 INIT = init_event(KEY.private, MODEL, {"title": "a"}, unique=b"u")
 DATA = data_event(KEY.private, INIT, [INIT.cid], [])
-POST_ID = INIT.stream_id()
-INIT_TEXT = multibase.encode(INIT.car)
-REPLY = init_event(KEY.private, MODEL, {"title": "b"}, unique=b"v").stream_id()
-
-LISTED = {"id": str(POST_ID), "controller": KEY.did, "events": 1}
-ENTRY = {"id": str(INIT.cid), "position": 1, "kind": "init", "init": str(INIT.cid)}
-ENTRY |= {"deliveredAt": 1000, "fault": None, "stream": str(POST_ID), "model": str(MODEL)}
-MESSAGE = {"id": str(POST_ID), "author": KEY.did, "model": str(MODEL), "timestamp": 1.5}
-TIME = {"state": "anchored", "time": 1, "time_event": str(INIT.cid), "chain_id": "eip155:1"}
-INTEREST = {"sep": "model", "sepValue": str(MODEL), "streamId": str(POST_ID), "configured": True}
-
-
-def _stream(stream: StreamId, *events: Any) -> Answers:
-    """What a node answers about a stream."""
-    listed = [{"data": multibase.encode(event.car)} for event in events]
-    by_model = METAMODEL if stream == MODEL else MODEL
-    path = f"/ceramic/experimental/events/model/{by_model}?streamId={stream}"
-    return {
-        f"/ceramic/events/{stream.cid}": listed[0],
-        path: {"events": listed, "resumeOffset": len(listed), "isComplete": True},
-    }
-
-
-CASES: dict[str, tuple[Call, Answers]] = {
-    "version": (lambda node: node.version(), {"/ceramic/version": {"version": "1"}}),
-    "event": (
-        lambda node: node.event(INIT.cid),
-        {f"/ceramic/events/{INIT.cid}": {"data": multibase.encode(INIT.car)}},
-    ),
-    "read": (
-        lambda node: node.read(POST_ID),
-        _stream(MODEL, MODEL_EVENT) | _stream(POST_ID, INIT, DATA),
-    ),
-    "feed_token": (
-        lambda node: node.feed_token(),
-        {"/ceramic/feed/resumeToken": {"resumeToken": "7"}},
-    ),
-    "feed": (
-        lambda node: node.feed(),
-        {
-            "/ceramic/feed/events": {
-                "events": [ENTRY, {"id": str(DATA.cid), "data": multibase.encode(DATA.car)}],
-                "resumeToken": "7",
-            }
-        },
-    ),
-    "documents": (
-        lambda node: node.documents(MODEL),
-        {
-            "/ceramic/streams": {
-                "streams": [{**LISTED, "sort_key": "model", "sort_value": str(MODEL)}],
-                "total": 1,
-                "next": None,
-            }
-        },
-    ),
-    "models": (
-        lambda node: node.models(),
-        {
-            "/ceramic/models": {
-                "models": [{**LISTED, "name": "Post", "streams": 1}],
-                "total": 1,
-                "next": 5,
-            }
-        },
-    ),
-    "interests": (
-        lambda node: node.interests(),
-        {
-            "/ceramic/experimental/interests": {
-                "interests": [{**INTEREST, "controller": KEY.did, "controllers": "00..3f"}]
-            }
-        },
-    ),
-    "anchor": (
-        lambda node: node.anchor(INIT.cid),
-        {f"/ceramic/anchors/events/{INIT.cid}": {**TIME, "tx_hash": "0x0", "explorer": None}},
-    ),
-    "request_anchor": (
-        lambda node: node.request_anchor(POST_ID),
-        {f"/api/v0/streams/{POST_ID}/anchor": {"cid": str(INIT.cid)}},
-    ),
-    "tangles": (
-        lambda node: node.tangles(POST_ID),
-        {f"/ceramic/tangles/{POST_ID}": {"tangles": [{"name": "thread", "candidates": 2}]}},
-    ),
-    "tangle": (
-        lambda node: node.tangle(POST_ID, "thread"),
-        {
-            f"/ceramic/tangles/thread/{POST_ID}": {
-                "messages": [
-                    {**MESSAGE, "previous": [], "content": {}},
-                    {**MESSAGE, "id": str(REPLY), "previous": [str(POST_ID)], "content": None},
-                ],
-                "tips": [str(REPLY)],
-                "excluded": [{"id": str(MODEL), "reason": "it is older than the root"}],
-            }
-        },
-    ),
+NAMES = {
+    "did": KEY.did,
+    "metamodel": METAMODEL,
+    "model": MODEL,
+    "post": INIT.stream_id(),
+    "reply": init_event(KEY.private, MODEL, {"title": "b"}, unique=b"v").stream_id(),
+    "init": INIT.cid,
+    "data": DATA.cid,
+    "model_cid": MODEL.cid,
+    "model_car": multibase.encode(MODEL_EVENT.car),
+    "init_car": multibase.encode(INIT.car),
+    "data_car": multibase.encode(DATA.car),
 }
-"""Operations, and what they are answered by path: only what they read of it."""
+
+
+CASES = vectors.load("client_answers", **NAMES)
+"""Operations: their arguments, and what they are answered by path: only what they read of it."""
 
 FREE = {"content", "time_event"}
 """What may be any JSON, or be read as nothing."""
@@ -148,7 +64,12 @@ class Failure(NamedTuple):
     message: str
 
 
-async def outcome(call: Call, client: Ceramic | AsyncCeramic) -> Any:
+def operation(name: str) -> tuple[methodcaller, Answers]:
+    """An operation of a client, and what it is answered."""
+    return methodcaller(name, *CASES[name]["arguments"]), CASES[name]["answers"]
+
+
+async def outcome(call: methodcaller, client: Ceramic | AsyncCeramic) -> Any:
     """What an operation returns, or its error; any other error fails the test."""
     try:
         result = call(client)
@@ -159,7 +80,7 @@ async def outcome(call: Call, client: Ceramic | AsyncCeramic) -> Any:
 
 @pytest.mark.parametrize("name", CASES)
 async def test_an_answer_is_read_or_is_an_error_of_the_client(name: str) -> None:
-    call, answers = CASES[name]
+    call, answers = operation(name)
     server = Server(answers)
     transport = httpx.MockTransport(server)
     wrong = set()
@@ -179,24 +100,9 @@ async def test_an_answer_is_read_or_is_an_error_of_the_client(name: str) -> None
     assert {where for where in paths - wrong if not FREE & set(where)} == set()
 
 
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("documents", {"streams": [{}], "total": 1, "next": None}),
-        ("models", {"models": 5, "total": 1, "next": None}),
-        ("models", {"models": [], "total": "many", "next": None}),
-        ("documents", {"streams": [], "total": 1, "next": 7}),
-        ("read", {"data": INIT_TEXT, "events": [], "resumeOffset": 0, "isComplete": False}),
-        ("anchor", {**TIME, "time": "yesterday"}),
-        ("anchor", {**TIME, "time_event": "not a CID"}),
-        ("request_anchor", {"cid": "not a CID"}),
-        ("tangle", {"messages": [], "tips": [], "excluded": []}),
-        ("tangles", {"tangles": [{"name": "thread"}]}),
-        ("feed", {"events": [{**ENTRY, "deliveredAt": 2**70}], "resumeToken": "7"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "answer"), vectors.load("no_answers_of_nodes", **NAMES))
 async def test_what_no_node_answers_is_named_as_such(name: str, answer: Any) -> None:
-    call, answers = CASES[name]
+    call, answers = operation(name)
     transport = httpx.MockTransport(Server(dict.fromkeys(answers, answer)))
     with Ceramic("node", transport=transport) as blocking, pytest.raises(NotANodeError):
         call(blocking)
@@ -210,6 +116,6 @@ def test_a_mistake_of_the_client_is_not_one_of_the_node(monkeypatch: pytest.Monk
         raise KeyError("a mistake")
 
     monkeypatch.setattr("recon_node.client.operations.with_whole_history", broken)
-    transport = httpx.MockTransport(Server(CASES["read"][1]))
+    transport = httpx.MockTransport(Server(CASES["read"]["answers"]))
     with Ceramic("node", transport=transport) as ceramic, pytest.raises(KeyError):
-        ceramic.read(POST_ID)
+        ceramic.read(NAMES["post"])
