@@ -1,18 +1,16 @@
 """The trees are the anchor service's, and every leaf's time event passes this node's own checks."""
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import vectors
 
 from recon_node.anchoring.tree import MerkleTree
 from recon_node.ceramic import InvalidEventError, parse_event
 from recon_node.ceramic.builder import proof_block, time_event_car
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, dag_cbor
 
-VECTORS = json.loads((Path(__file__).parents[1] / "data" / "anchor_trees.json").read_text())
+VECTORS = vectors.load("anchor_trees")
 TX = bytes(range(32))
 
 

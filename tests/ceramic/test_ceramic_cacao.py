@@ -1,9 +1,7 @@
 """Capabilities: who may write for whom, where, and when."""
 
 import base64
-import json
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import coincurve
@@ -24,6 +22,7 @@ from ceramic_samples import INIT, MODEL, OTHER_KEY
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
+from support import vectors
 from support.wallets import AUDIENCE, SESSION, EthereumWallet, capability, payload_of
 
 from recon_node.ceramic import (
@@ -460,7 +459,7 @@ def test_whatever_stands_in_a_capability(sample, part, draw):
 
 # --- beside ceramic-one ------------------------------------------------------------------------
 
-VERDICTS = json.loads((Path(__file__).parents[1] / "data" / "capability_verdicts.json").read_text())
+VERDICTS = vectors.load("capability_verdicts")
 
 
 def test_the_verdict_is_that_of_ceramic_one() -> None:

@@ -1,11 +1,9 @@
 """What is an event, and what is not: the shape of init, data and time events."""
 
 import base64
-import json
 import pickle
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from ceramic_samples import (
     signed_car,
     unsigned_car,
 )
+from support import vectors
 
 from recon_node.ceramic import (
     MAX_CAR_SIZE,
@@ -519,7 +518,7 @@ def test_blocks_that_are_not_dag_cbor() -> None:
 
 # --- beside ceramic-one ------------------------------------------------------------------------
 
-VERDICTS = json.loads((Path(__file__).parents[1] / "data" / "event_verdicts.json").read_text())
+VERDICTS = vectors.load("event_verdicts")
 
 
 def test_the_verdict_is_that_of_ceramic_one() -> None:

@@ -1,9 +1,7 @@
 """EventIds and their ranges against CIP-124."""
 
 import hashlib
-import json
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import dag_cbor as oracle
@@ -11,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from multiformats import varint as oracle_varint
+from support import vectors
 
 from recon_node.ceramic import (
     FENCEPOST_CID,
@@ -30,14 +29,9 @@ from recon_node.ceramic import (
 )
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, dag_cbor
 
-DATA = Path(__file__).parents[1] / "data"
 # eventid_vectors.json: EventIds of the three eras of CIP-124 as the Ceramic implementations have
 # made them, for five networks. Era A is the CIP as written, the one used here.
-VECTORS = [
-    vector
-    for vector in json.loads((DATA / "eventid_vectors.json").read_text())
-    if vector["era"] == "A"
-]
+VECTORS = [vector for vector in vectors.load("eventid_vectors") if vector["era"] == "A"]
 
 networks = st.integers(0, 2**32 - 1).map(Network.local) | st.sampled_from(
     [Network.from_id(network_id) for network_id in (0, 1, 2, 255)]
@@ -280,8 +274,8 @@ def test_fenceposts_in_bytes() -> None:
 
 def test_rendezvous_vectors() -> None:
     """CIP-124, "Discover all peers in the same network" and "using the same sort-value"."""
-    vectors = json.loads((DATA / "rendezvous.json").read_text())["vectors"]
-    for row in vectors:
+    rows = vectors.load("rendezvous")["vectors"]
+    for row in rows:
         network, sort_value = Network.parse(row["network"]), row["sort_value"]
         assert network.id == row["network_id"]
         places = (
@@ -291,7 +285,7 @@ def test_rendezvous_vectors() -> None:
         )
         assert places.hex() == row["rendezvous"]
         assert "1220" + hashlib.sha256(places).hexdigest() == row["key"]
-    assert len({row["key"] for row in vectors}) == len(vectors)
+    assert len({row["key"] for row in rows}) == len(rows)
 
 
 @given(networks, texts, texts)

@@ -1,7 +1,5 @@
 """The three kinds of keys that sign events, and the DIDs that name them."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import coincurve
@@ -12,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
+from support import vectors
 
 from recon_node.ceramic import (
     DidError,
@@ -211,7 +210,7 @@ def test_the_spellings_of_an_account() -> None:
         assert did_spellings(did) == (did,)
 
 
-VECTORS = json.loads((Path(__file__).parent.parent / "data" / "es256k_events.json").read_text())
+VECTORS = vectors.load("es256k_events")
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])

@@ -1,12 +1,11 @@
 """EventIds without a height, against the vectors of the deployed network."""
 
-import json
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import vectors
 
 from recon_node.ceramic.errors import EventIdError
 from recon_node.ceramic.event_id import EventId
@@ -24,7 +23,7 @@ from recon_node.ceramic.init_header import StreamId
 from recon_node.ceramic.network import Network
 from recon_node.ipld import CID
 
-VECTORS = json.loads((Path(__file__).parents[1] / "data" / "eventid_vectors.json").read_text())
+VECTORS = vectors.load("eventid_vectors")
 WITHOUT_HEIGHT = [vector for vector in VECTORS if vector["era"] == "C"]
 WITH_HEIGHT = [vector for vector in VECTORS if vector["era"] == "A"]
 MODEL = StreamId.parse("kh4q0ozorrgaq2mezktnrmdwleo1d")
@@ -53,8 +52,8 @@ def test_the_vectors_of_the_deployed_network(vector):
 
 def test_either_kind_is_refused_as_the_other():
     assert len(WITHOUT_HEIGHT) == len(WITH_HEIGHT) == 5
-    for vectors, other in ((WITH_HEIGHT, HeightlessEventId), (WITHOUT_HEIGHT, EventId)):
-        for vector in vectors:
+    for keys, other in ((WITH_HEIGHT, HeightlessEventId), (WITHOUT_HEIGHT, EventId)):
+        for vector in keys:
             with pytest.raises(EventIdError):
                 other(bytes.fromhex(vector["event_id"]))
 

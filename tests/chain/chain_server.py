@@ -5,16 +5,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import h11
 import trio
+from support import vectors
 from support.waiting import kept_port
 
 from recon_node.ceramic import TimeProof, expected_input
 
-ANSWERS = json.loads((Path(__file__).parent.parent / "data" / "chain_answers.json").read_text())
+ANSWERS = vectors.load("chain_answers")
 KEY = "s3cr3t-api-k3y"
 GNOSIS = "eip155:100"
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from cli_run import error_of, json_of, run
 from nacl.signing import SigningKey
+from support import vectors
 
 from recon_node.ceramic import Event, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, time_event
@@ -200,7 +201,7 @@ def test_a_tangle() -> None:
 
 
 def test_a_feed_with_numbers_beyond_doubles(tmp_path: Path) -> None:
-    facts = json.loads((Path(__file__).parent.parent / "data" / "ssb.json").read_text())
+    facts = vectors.load("ssb")
     texts = {message["what"]: message for message in facts["messages"]}
     file = tmp_path / "messages.jsonl"
     args = ("tangle", "show", file, "--feed", facts["author"])

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from dag_nodes import Row, call, done
 from dag_samples import Dag, contents, make_dag, make_files
 from nacl.signing import SigningKey
+from support import vectors
 from support.waiting import wait_until
 
 from recon_node.ceramic import parse_event
@@ -28,7 +29,7 @@ from recon_node.dag.unixfs import NodeType, UnixFs
 from recon_node.ipld import CID, RAW, car, cid_of_block, multibase
 from recon_node.testnet import TestnetNode
 
-DATA = Path(__file__).parent.parent / "data" / "ipld"
+DATA = vectors.DATA / "ipld"
 PAYLOAD = "bafyreieurbwudfasu3bf7ktoh7bpqb72xgt6fzd4bhscxo4erlnprqxbbm"
 """Of `jose_event.car`."""
 
@@ -87,7 +88,7 @@ def test_what_is_left_out_is_counted_and_named(row: Row, home: Path, tmp_path: P
     assert str((out / "link").readlink()) == "nowhere"
 
     carv2 = DATA / "carv2-basic.car"
-    [v0_root] = json.loads((DATA / "cars.json").read_text())["cars"]["carv2-basic.car"]["roots"]
+    [v0_root] = vectors.load("ipld/cars")["cars"]["carv2-basic.car"]["roots"]
     assert done(row.a, "push", str(carv2)) == str(cid_of_block(CID.parse(v0_root)))
     assert done(row.a, "status", v0_root).startswith("complete: 5 blocks")
     signed = call(row.a, "push", str(DATA / "jose_event.car"), "--root", PAYLOAD)

@@ -1,12 +1,12 @@
 """Directories: the CIDs of kubo, with thousands of entries, symlinks, modes and times."""
 
-import json
 import os
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import vectors
 
 from recon_node.dag.dag_source import open_source
 from recon_node.dag.errors import DagError, UnixFsError
@@ -15,8 +15,8 @@ from recon_node.dag.unixfs import NodeType, UnixFs, UnixFsEntry, put_node
 from recon_node.dag.unpack import unpack_dag
 from recon_node.ipld import CID, RAW, dag_pb
 
-DATA = Path(__file__).parent.parent / "data" / "ipld"
-FACTS = json.loads((DATA / "directories.json").read_text())
+DATA = vectors.DATA / "ipld"
+FACTS = vectors.load("ipld/directories")
 
 
 def entries(facts: dict[str, Any]) -> list[tuple[str, UnixFsEntry]]:

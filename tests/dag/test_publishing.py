@@ -1,9 +1,7 @@
 """Publishing: one order for all nodes, against a merge by brute force; proofs of one publish."""
 
 import base64
-import json
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -13,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nacl.signing import SigningKey
+from support import vectors
 
 from recon_node.ceramic.auth.did import controller_of, ed25519_did
 from recon_node.dag.protocol import publishing
@@ -28,7 +27,7 @@ from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.protocol.ucan import UcanCapability, UcanError, issue_ucan
 from recon_node.ipld import CID, RAW
 
-FACTS = json.loads((Path(__file__).parent.parent / "data" / "replica.json").read_text())
+FACTS = vectors.load("replica")
 WRITER = ec.derive_private_key(7, ec.SECP256R1())
 KEY, OTHER = SigningKey(bytes(32)), SigningKey(bytes([1]) * 32)
 ID, OTHER_ID = bytes(KEY.verify_key), bytes(OTHER.verify_key)

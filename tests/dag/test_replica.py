@@ -1,13 +1,12 @@
 """Replicas: the protocol's CIDs, and joins that are the same in every order and grouping."""
 
-import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import vectors
 from support.dag_logs import history, join
 
 from recon_node.dag.protocol.dag_operations import Append, Join, Publish, ReplicaError
@@ -15,7 +14,7 @@ from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.ipld import CID, DAG_CBOR, RAW, dag_cbor
 
 # Facts about the DAG Replication & Publishing Protocol.
-FACTS = json.loads((Path(__file__).parent.parent / "data" / "replica.json").read_text())
+FACTS = vectors.load("replica")
 
 
 def _cid(number: int) -> CID:

@@ -1,19 +1,16 @@
 """Shards: any DAG comes back from its shards, and every block follows one that links to it."""
 
-import json
-from pathlib import Path
-
 import pytest
 from dag_samples import Blocks, dags
 from hypothesis import given
 from hypothesis import strategies as st
+from support import vectors
 
 from recon_node.dag.protocol.dag_operations import Append
 from recon_node.dag.protocol.shards import CAR, NO_ROOT, ShardError, appends, split, walk
 from recon_node.ipld import CID, DAG_CBOR, IDENTITY, RAW, car, dag_cbor, links
 
-DATA = Path(__file__).parent.parent / "data"
-FACTS = json.loads((DATA / "replica.json").read_text())
+FACTS = vectors.load("replica")
 
 
 @pytest.mark.parametrize("name", ["empty_shard", "basic_shard"])

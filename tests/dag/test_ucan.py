@@ -5,7 +5,6 @@ import json
 import math
 from contextlib import nullcontext
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import coincurve
@@ -14,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
+from support import vectors
 
 from recon_node.ceramic.auth.did import PrivateKey, controller_of, ed25519_did
 from recon_node.dag.protocol.ucan import (
@@ -27,7 +27,7 @@ from recon_node.dag.protocol.ucan import (
 )
 
 # Nine UCAN 0.8.1 tokens made with the JavaScript library, named for what they should get.
-VECTORS = json.loads((Path(__file__).parent.parent / "data" / "ucan.json").read_text())
+VECTORS = vectors.load("ucan")
 PUBLISH = UcanCapability(VECTORS["root"], "dag/PUBLISH")
 MADE = 1795228200
 """When the vectors were judged: bad_expired had just expired."""

@@ -1,14 +1,13 @@
 """Drawings: what holds for every layout, and the figures of CIP-145 as they look."""
 
-import json
 import random
 from collections import Counter
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import vectors
 
 from recon_node.draw.layout import (
     SHORTEST_FOLD,
@@ -27,8 +26,7 @@ from recon_node.draw.text import ASCII, UNICODE, draw_lines
 from recon_node.streams import EventShape
 from recon_node.streams.picture import HeldEvent, stream_picture
 
-DATA = Path(__file__).parent.parent / "data"
-FIGURES = json.loads((DATA / "cip145.json").read_text())["cases"]
+FIGURES = vectors.load("cip145")["cases"]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -274,7 +272,7 @@ def drawn(figure: dict) -> list[str]:
     return lines
 
 
-GOLDEN = json.loads((DATA / "cip145_drawings.json").read_text())
+GOLDEN = vectors.load("cip145_drawings")
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure["case"])

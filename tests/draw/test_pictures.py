@@ -1,14 +1,13 @@
 """Pictures of streams, tangles, feeds and replicas: what is marked, and what is told."""
 
 import base64
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
+from support import vectors
 from support.dag_logs import join
 
 from recon_node.dag.protocol.dag_operations import Append
@@ -135,7 +134,7 @@ def test_long_ids_are_cut_from_the_left_unless_asked_for() -> None:
 
 # --- tangles and feeds ---
 
-ORACLE = json.loads((Path(__file__).parent.parent / "data" / "tangle.json").read_text())
+ORACLE = vectors.load("tangle")
 
 
 def test_every_tangle_can_be_drawn() -> None:

@@ -1,18 +1,18 @@
 """CAR files of both versions: the same blocks as other implementations read, or a refusal."""
 
-import json
 import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import vectors
 
 from recon_node.ipld import CID, RAW, CarError, IpldError, car, cid_of_block
 from recon_node.ipld.car import BEGINNING_SIZE, looks_like_car, read_layout, sections
 
-DATA = Path(__file__).parent.parent / "data" / "ipld"
-CARS = json.loads((DATA / "cars.json").read_text())["cars"]
+DATA = vectors.DATA / "ipld"
+CARS = vectors.load("ipld/cars")["cars"]
 INTACT = [name for name, facts in CARS.items() if "refused" not in facts]
 DAMAGED = {
     "badheaderlength.car": "its header claims 216830324832 bytes; the limit is 1048576",

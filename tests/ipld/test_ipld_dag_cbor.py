@@ -1,7 +1,5 @@
 """DAG-CBOR: the fast codec agrees with the `dag-cbor` package, and is as strict as the spec."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import dag_cbor as oracle
@@ -9,13 +7,12 @@ import multiformats
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import vectors
 
 from recon_node.ipld import CID, DAG_CBOR, RAW, DagCborError, dag_cbor
 
 LINK = CID.of(DAG_CBOR, b"a block")
-VERDICTS = json.loads(
-    (Path(__file__).parents[1] / "data" / "ipld" / "dag_cbor_verdicts.json").read_text()
-)
+VERDICTS = vectors.load("ipld/dag_cbor_verdicts")
 
 scalars = (
     st.none()

@@ -8,6 +8,7 @@ import trio
 from p2p_support import NETWORK, Held
 from support import sdk_sample
 
+from recon_node.recon import VERSIONS, Version
 from recon_node.store import open_store
 
 
@@ -35,3 +36,9 @@ def quiet_log():
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda version: version.id)
+def version(request) -> Version:
+    """The one version of recon that both sides speak."""
+    return request.param

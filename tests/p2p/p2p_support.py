@@ -5,15 +5,17 @@ Several nodes in one process share the DHT's protocol id: all tests use the netw
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 from support.waiting import eventually as eventually
+from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import EventId, Network
 from recon_node.ipld import encode_varint
@@ -55,8 +57,8 @@ def encode_frame(data: bytes) -> bytes:
 
 
 async def read_to_end(stream: Any) -> None:
-    """Read until the stream ends. A reset of a libp2p stream may look like an end, too."""
-    with trio.fail_after(PATIENCE):
+    """Read until the stream ends, or is reset: of a libp2p stream, that may look alike."""
+    with trio.fail_after(PATIENCE), suppress(trio.BrokenResourceError):
         while await stream.receive_some(100):
             pass
 
@@ -65,6 +67,12 @@ def only_connection(host: Host, peer: Host) -> Any:
     """The muxed connection that `host` has with `peer`; there must be one."""
     (connection,) = host._live(peer.libp2p.get_id())
     return connection.muxed_conn
+
+
+def frame_pair() -> tuple[FrameStream, FrameStream]:
+    """The two ends of a stream in memory."""
+    left, right = memory_stream_pair()
+    return FrameStream(left, LOOPBACK.max_frame), FrameStream(right, LOOPBACK.max_frame)
 
 
 async def fetch_all(
@@ -90,6 +98,20 @@ async def fetch_all(
     return not_supplied
 
 
+async def fetch_from(answers: list[bytes], wanted: Sequence[EventId] | SoughtIds) -> list[Held]:
+    """Fetch from a peer that sends these frames, whatever it is asked; return what was taken."""
+    ours, theirs = frame_pair()
+    received: list[Held] = []
+
+    async def deliver(events: Sequence[Held]) -> None:
+        received.extend(events)
+
+    await theirs.send(answers, PATIENCE)
+    await theirs._stream.send_eof()
+    await fetch_all(ours, wanted, deliver, 30)
+    return received
+
+
 @asynccontextmanager
 async def node(
     data_dir: Path,
@@ -110,8 +132,38 @@ async def node(
             yield Node(store, p2p)
 
 
+@asynccontextmanager
+async def two_nodes(
+    tmp_path: Path,
+    of_a: Sequence[bytes] = (),
+    of_b: Sequence[bytes] = (),
+    only_b: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
+) -> AsyncIterator[tuple[Node, Node]]:
+    """Nodes `a` and `b` with some events and the same settings but `only_b`; `b` dialled `a`."""
+    async with (
+        node(tmp_path / "a", of_a, **options) as a,
+        node(tmp_path / "b", of_b, **{**options, **only_b}) as b,
+    ):
+        await b.p2p.connect(a.address)
+        yield a, b
+
+
 QUIET: dict[str, Any] = {"sync_interval": 3600, "push_delay": 3600}
 """The node starts no session of its own accord, once it has synced with a new peer."""
+
+
+@asynccontextmanager
+async def victim_and_peer(
+    tmp_path: Path, cars: Sequence[bytes] = (), **changes: Any
+) -> AsyncIterator[tuple[Node, Host]]:
+    """A quiet node with some events, and a host connected with it that speaks by hand."""
+    async with (
+        node(tmp_path / "victim", cars, **{**QUIET, **changes}) as victim,
+        loopback_host() as peer,
+    ):
+        await connect(peer, victim)
+        yield victim, peer
 
 
 async def assert_still_serves(victim: Node, tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p2p_support import LOOPBACK, NETWORK, PATIENCE, Held, fetch_all
-from trio.testing import memory_stream_pair
+from p2p_support import LOOPBACK, NETWORK, PATIENCE, Held, fetch_all, fetch_from, frame_pair
 
 from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import CID, RAW, car
@@ -24,30 +23,10 @@ from recon_node.p2p.sync.event_stream import (
     root_of,
 )
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
-from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import KeyRange, KeyStore, SoughtIds, id_of
 
 MAX_FRAME = 1 << 20
 WHOLE = KeyRange(*network_range(NETWORK))
-
-
-def frame_pair() -> tuple[FrameStream, FrameStream]:
-    left, right = memory_stream_pair()
-    return FrameStream(left, MAX_FRAME), FrameStream(right, MAX_FRAME)
-
-
-async def fetch_from(answers: list[bytes], wanted: list[EventId]) -> list[tuple[EventId, bytes]]:
-    """Fetch from a peer that sends these frames, whatever it is asked."""
-    ours, theirs = frame_pair()
-    received = []
-
-    async def deliver(events) -> None:
-        received.extend(events)
-
-    await theirs.send(answers, PATIENCE)
-    await theirs._stream.send_eof()
-    await fetch_all(ours, wanted, deliver, 30)
-    return received
 
 
 @settings(

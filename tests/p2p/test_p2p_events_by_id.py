@@ -4,8 +4,7 @@ Over real hosts, but for the pace of searches, which runs on a mock clock.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -15,19 +14,17 @@ from p2p_support import (
     LOOPBACK,
     NETWORK,
     PATIENCE,
-    QUIET,
     Held,
     Node,
     assert_still_serves,
-    connect,
     encode_frame,
     eventually,
     fetch_all,
-    loopback_host,
-    node,
+    fetch_from,
+    frame_pair,
     read_to_end,
+    victim_and_peer,
 )
-from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import encode_varint
@@ -67,17 +64,6 @@ def event_frame(held: Held) -> bytes:
 
 def end_frame(*ids: bytes) -> bytes:
     return END + b"".join(ids)
-
-
-@asynccontextmanager
-async def victim_and_peer(tmp_path, cars, **changes) -> AsyncIterator[tuple[Node, Host]]:
-    """A node with some events, and a host connected with it that speaks by hand."""
-    async with (
-        node(tmp_path / "victim", cars, **QUIET, **changes) as victim,
-        loopback_host() as peer,
-    ):
-        await connect(peer, victim)
-        yield victim, peer
 
 
 async def open_events(peer: Host, victim: Node) -> FrameStream:
@@ -178,14 +164,6 @@ def bad_answers(asked: Held, other: Held) -> list[tuple[list[bytes], str]]:
     ]
 
 
-async def fetch_from(answers: list[bytes], wanted: SoughtIds) -> None:
-    """Fetch from a peer that sends these frames, whatever it is asked."""
-    ours, theirs = (FrameStream(stream, MAX_FRAME) for stream in memory_stream_pair())
-    await theirs.send(answers, PATIENCE)
-    await theirs._stream.send_eof()
-    await ask(ours, wanted)
-
-
 async def test_bad_answers_end_the_fetch(sdk_events):
     asked, other = sdk_events[:2]
     for sent, complaint in bad_answers(asked, other):
@@ -246,7 +224,7 @@ async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clo
 
 
 async def test_a_stream_that_asks_too_much_waits_and_is_answered(sdk_events, autojump_clock):
-    ours, theirs = (FrameStream(stream, MAX_FRAME) for stream in memory_stream_pair())
+    ours, theirs = frame_pair()
     keys = real_keys(sdk_events)
     searches = Searches(keys, KeyRateLimit(rate=len(keys), burst=len(keys)))
 

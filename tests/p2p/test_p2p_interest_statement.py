@@ -1,6 +1,5 @@
 """Statements of interests as bytes: vectors, properties, and what is refused."""
 
-import json
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from p2p_support import NETWORK
+from support import vectors
 
 from recon_node.ceramic import FIELDS_SIZE, EventId, Network, Shard, network_range, prefix_range
 from recon_node.p2p.errors import PeerProtocolError
@@ -23,7 +23,7 @@ from recon_node.recon import KeyRange, covers
 from recon_node.store import Interest
 from recon_node.store.kept_interests import key_ranges, parse_interest
 
-VECTORS = json.loads((Path(__file__).parents[1] / "data" / "interest_statements.json").read_text())
+VECTORS = vectors.load("interest_statements")
 DIGEST = st.binary(min_size=8, max_size=8)
 SOME_BYTES = st.integers(0, 2).map(lambda number: bytes([number]))
 """Few of them, so that prefixes often share bytes."""

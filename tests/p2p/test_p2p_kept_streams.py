@@ -9,12 +9,12 @@ from p2p_support import (
     NETWORK,
     PATIENCE,
     QUIET,
-    connect,
     eventually,
     loopback_host,
     node,
     read_to_end,
     streams_opened,
+    victim_and_peer,
 )
 from trio.testing import memory_stream_pair
 
@@ -46,11 +46,7 @@ async def ask(frames: FrameStream, key_range: KeyRange = WHOLE) -> Message:
 @asynccontextmanager
 async def asking(tmp_path, **settings):
     """A node that holds nothing, and a host that opens recon streams to it."""
-    async with (
-        node(tmp_path / "victim", **{**QUIET, **settings}) as victim,
-        loopback_host() as peer,
-    ):
-        await connect(peer, victim)
+    async with victim_and_peer(tmp_path, **settings) as (victim, peer):
 
         async def open_frames() -> FrameStream:
             stream = await peer.open_stream(victim.p2p.peer_id, RECON_1_2.id)

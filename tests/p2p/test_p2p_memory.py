@@ -26,7 +26,7 @@ from attackers import (
     unread_answers,
 )
 from nacl.signing import SigningKey
-from p2p_support import NETWORK, eventually, loopback_host, node, only_connection
+from p2p_support import NETWORK, eventually, loopback_host, node, only_connection, two_nodes
 from support import forking
 
 from recon_node.ceramic import EventId
@@ -253,8 +253,7 @@ async def test_reset_and_read_work_for_a_peer_that_is_refused():
 
 
 async def test_the_book_leaves_a_peer_alone_that_was_cut_off(tmp_path):
-    async with node(tmp_path / "a") as a, node(tmp_path / "b") as b:
-        await a.p2p.connect(b.address)
+    async with two_nodes(tmp_path) as (a, b):
         await eventually(lambda: "agreed" in a.outcomes())
         cut_off(a.p2p._host, b.p2p.peer_id)
         assert a.failures(b.p2p.peer_id) > 1

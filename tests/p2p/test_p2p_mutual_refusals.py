@@ -5,9 +5,8 @@ Each holds events that the other refuses, all over the range and more than one s
 
 import hashlib
 
-import pytest
 from nacl.signing import SigningKey
-from p2p_support import NETWORK, Node, eventually, node
+from p2p_support import NETWORK, Node, eventually, two_nodes
 from support.forging import forged
 
 from recon_node.ceramic import StreamId, StreamType
@@ -17,7 +16,7 @@ from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p.peers import book
 from recon_node.p2p.sync import fetch
 from recon_node.p2p.sync.rings import RingRun
-from recon_node.recon import RECON_1_2, VERSIONS, Version
+from recon_node.recon import RECON_1_2
 from recon_node.store import StoreSettings, open_store
 from recon_node.verification import facts
 
@@ -46,12 +45,6 @@ async def sessions(number: int, *nodes: Node) -> None:
     await eventually(lambda: begun() >= until)
 
 
-@pytest.fixture(params=VERSIONS, ids=lambda version: version.id)
-def version(request) -> Version:
-    """The one version of recon that both sides speak."""
-    return request.param
-
-
 def events(name: str, count: int) -> list:
     keys = (
         SigningKey(hashlib.sha256(b"%s %d" % (name.encode(), n)).digest()) for n in range(count)
@@ -77,8 +70,7 @@ async def test_all_others_arrive_and_nothing_is_asked_for_again(tmp_path, versio
     for side in "ab":
         await fill(tmp_path / side, good[side] + bad[side], monkeypatch)
     options = {"versions": [version], "sync_interval": 0.1, "ceramic_one": False}
-    async with node(tmp_path / "a", **options) as a, node(tmp_path / "b", **options) as b:
-        await b.p2p.connect(a.address)
+    async with two_nodes(tmp_path, **options) as (a, b):
         both = 2 * GOOD + REFUSED
         await eventually(lambda: len(a.store.keys) == len(b.store.keys) == both)
         left_out = f"{REFUSED:,} keys left out"
@@ -116,10 +108,7 @@ async def test_a_session_of_the_ring_that_we_end_says_nothing_of_what_the_peer_r
     monkeypatch.setattr(RingRun, "end", noted)
     bad = [forged(event).car for event in events("bad", REFUSED)]
     await fill(tmp_path / "a", bad, monkeypatch)
-    async with (
-        node(tmp_path / "a", versions=()) as a,
-        node(tmp_path / "b", [event.car for event in events("good", GOOD)], versions=()) as b,
-    ):
-        await b.p2p.connect(a.address)
+    good = [event.car for event in events("good", GOOD)]
+    async with two_nodes(tmp_path, of_b=good, versions=()):
         await eventually(lambda: any("invalid here" in outcome for outcome, _ in endings))
         assert {hung_up for outcome, hung_up in endings if "invalid here" in outcome} == {False}

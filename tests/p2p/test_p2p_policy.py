@@ -8,7 +8,7 @@ import hashlib
 
 import pytest
 from nacl.signing import SigningKey
-from p2p_support import eventually, node
+from p2p_support import eventually, node, two_nodes
 
 from recon_node.ceramic import StreamId, StreamType
 from recon_node.ceramic.builder import (
@@ -24,7 +24,7 @@ from recon_node.p2p import AGREED
 from recon_node.p2p.sync import fetch, sync_scheduler
 from recon_node.p2p.sync.reconciler import MAX_UNWANTED_REMEMBERED, UNWANTED_FOR, PeerMemory
 from recon_node.p2p.sync.rings import MODEL_RING
-from recon_node.recon import RECON_1_2, VERSIONS, SessionSettings, Version
+from recon_node.recon import RECON_1_2, VERSIONS, SessionSettings
 from recon_node.store import Policy, PolicySettings
 from recon_node.store import store as disk_reserve
 
@@ -34,12 +34,6 @@ QUIET = {"sync_interval": 3600}
 JUNK = 60
 FEW = SessionSettings(max_not_supplied=JUNK // 3)
 """As many events that cannot be had are the peer's fault; that is how attackers are told apart."""
-
-
-@pytest.fixture(params=VERSIONS, ids=lambda version: version.id)
-def version(request) -> Version:
-    """The one version of recon that both sides speak."""
-    return request.param
 
 
 def members_events(count: int, first: int = 0) -> list[bytes]:
@@ -55,18 +49,13 @@ def junk(count: int) -> list[bytes]:
     return [init_event(key, MODEL, None).car for key in keys]
 
 
-def members_only() -> Policy:
-    return Policy.of(PolicySettings(allow_controllers=(controller_of(MEMBER),)))
+MEMBERS = {"policy": Policy.of(PolicySettings(allow_controllers=(controller_of(MEMBER),)))}
 
 
 async def test_junk_is_neither_fetched_nor_listed_twice_and_the_rest_goes_on(tmp_path, version):
     good = members_events(20)
     options = {**QUIET, "versions": [version], "recon": FEW}
-    async with (
-        node(tmp_path / "a", [*junk(JUNK), *good], **options) as a,
-        node(tmp_path / "b", policy=members_only(), **options) as b,
-    ):
-        await b.p2p.connect(a.address)
+    async with two_nodes(tmp_path, [*junk(JUNK), *good], only_b=MEMBERS, **options) as (a, b):
         await eventually(lambda: b.holds_as_many_as(len(good)))
         await eventually(lambda: b.outcomes() and a.outcomes())
         assert set(b.outcomes()) == {f"{AGREED} but for {JUNK} keys left out here"}
@@ -101,7 +90,7 @@ async def test_unsigned_events_in_a_members_name_go_no_further(tmp_path, version
     cars = [*good, *(init.car for init in (*inits, *made_up))]
     async with (
         node(tmp_path / "a", cars, **options) as a,
-        node(tmp_path / "b", policy=members_only(), **options) as b,
+        node(tmp_path / "b", **MEMBERS, **options) as b,
         node(tmp_path / "c", **options) as c,
     ):
         await c.p2p.connect(b.address)
@@ -121,11 +110,8 @@ async def test_what_finds_no_room_is_nobodys_fault(tmp_path, version):
     crowd = [init_event(MEMBER, MODEL, None, unique=b"crowd %d" % n) for n in range(3 * JUNK)]
     made_up = [time_event(event, event.cid).car for event in crowd]
     options = {"sync_interval": 0.1, "versions": [version], "recon": FEW, "ceramic_one": False}
-    async with (
-        node(tmp_path / "a", [*(event.car for event in crowd), *made_up], **options) as a,
-        node(tmp_path / "b", max_waiting=JUNK, **options) as b,
-    ):
-        await b.p2p.connect(a.address)
+    cars = [*(event.car for event in crowd), *made_up]
+    async with two_nodes(tmp_path, cars, only_b={"max_waiting": JUNK}, **options) as (a, b):
         await eventually(lambda: len(b.store.keys) == len(crowd) + JUNK)
         late = members_events(3)
         await a.store.admit_local(late)
@@ -140,11 +126,7 @@ async def test_junk_on_the_ring_of_ceramic_one_nodes(tmp_path, monkeypatch):
     """Values come unasked there. They are dropped, if possible unread, and the session goes on."""
     monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=0.2))
     good = members_events(20)
-    async with (
-        node(tmp_path / "a", [*junk(30), *good], versions=()) as a,
-        node(tmp_path / "b", policy=members_only(), versions=()) as b,
-    ):
-        await b.p2p.connect(a.address)
+    async with two_nodes(tmp_path, [*junk(30), *good], only_b=MEMBERS, versions=()) as (a, b):
         await eventually(lambda: b.holds_as_many_as(len(good)))
         more = members_events(2, first=100)
         await a.store.admit_local(more)
@@ -157,11 +139,7 @@ async def test_junk_on_the_ring_of_ceramic_one_nodes(tmp_path, monkeypatch):
 
 async def test_a_peer_with_more_junk_than_a_session_may_hold_is_not_banned(tmp_path, monkeypatch):
     monkeypatch.setattr(fetch, "MAX_UNWANTED_IN_SESSION", 50)
-    async with (
-        node(tmp_path / "a", junk(JUNK), **QUIET) as a,
-        node(tmp_path / "b", policy=members_only(), **QUIET) as b,
-    ):
-        await b.p2p.connect(a.address)
+    async with two_nodes(tmp_path, junk(JUNK), only_b=MEMBERS, **QUIET) as (a, b):
         await eventually(b.outcomes)
         refusal = "more than 50 events that this node or its write policy refuses"
         assert refusal in b.outcomes()[0]

@@ -8,7 +8,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
-from p2p_support import LOOPBACK, NETWORK, Node, eventually, node
+from p2p_support import LOOPBACK, NETWORK, Node, eventually, node, two_nodes
 from sync_doubles import OURS, Connected, Recorded, Wanting, scheduler
 
 from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamType, rendezvous, streams_range
@@ -273,11 +273,7 @@ def test_news_reach_exactly_those_who_want_them_and_did_not_tell_us(numbers, dat
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.id)
 async def test_a_push_to_a_large_set_costs_little(tmp_path, sdk_cars, version):
     options = {"sync_interval": NEVER, "versions": [version], "ceramic_one": False}
-    async with (
-        node(tmp_path / "a", sdk_cars[:200], **options) as a,
-        node(tmp_path / "b", sdk_cars[:200], **options) as b,
-    ):
-        await b.p2p.connect(a.address)
+    async with two_nodes(tmp_path, sdk_cars[:200], sdk_cars[:200], **options) as (a, b):
         await eventually(lambda: a.p2p.sync_reports and b.p2p.sync_reports)
         await eventually(lambda: a.p2p._book.has_stated(b.p2p.peer_id))
         key, model = SigningKey(bytes(32)), StreamId(StreamType.MODEL, METAMODEL.cid)

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 from nacl.signing import SigningKey
-from p2p_support import NETWORK, Node, eventually, node
+from p2p_support import NETWORK, Node, eventually, node, two_nodes
 from support import sdk_sample
 
 from recon_node.ceramic import METAMODEL, parse_event
@@ -48,11 +48,8 @@ def protocols(one: Node) -> set[str]:
 
 
 async def test_two_nodes_exchange_events_on_the_model_ring(tmp_path):
-    async with (
-        node(tmp_path / "a", [*MODELS, *streams(0, 10)], **ONLY_RINGS) as a,
-        node(tmp_path / "b", [*MODELS, *streams(10, 20)], **ONLY_RINGS) as b,
-    ):
-        await a.p2p.connect(b.address)
+    of_a, of_b = [*MODELS, *streams(0, 10)], [*MODELS, *streams(10, 20)]
+    async with two_nodes(tmp_path, of_a, of_b, **ONLY_RINGS) as (a, b):
         count = len([*MODELS, *streams(0, 20)])
         await eventually(holds(a, count))
         await eventually(holds(b, count))

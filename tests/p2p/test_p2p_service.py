@@ -18,6 +18,7 @@ from p2p_support import (
     loopback_host,
     node,
     read_to_end,
+    two_nodes,
 )
 from structlog.testing import capture_logs
 from support.forging import forged
@@ -96,11 +97,7 @@ async def test_a_removed_peer_stays_away_until_it_is_added(tmp_path):
 
 async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
     quick = {**QUICK, "sync_interval": 1000}  # a starts no sync of its own at the same time
-    async with (
-        node(tmp_path / "a", sdk_cars, **quick) as a,
-        node(tmp_path / "b", verifiers=1, **quick) as b,
-    ):
-        await b.p2p.connect(a.address)
+    async with two_nodes(tmp_path, sdk_cars, only_b={"verifiers": 1}, **quick) as (a, b):
         await eventually(lambda: b.holds_as_many_as(930))
         await eventually(lambda: b.p2p.transfers)
         first = b.p2p.transfers[0]
@@ -169,8 +166,7 @@ async def test_badly_signed_events_are_not_relayed_until_a_valid_one_covers_them
 
 async def test_two_nodes_that_sync_both_ways_at_once_move_each_event_once(tmp_path, sdk_cars):
     """Both sessions list the keys; the events come with one of them."""
-    async with node(tmp_path / "a", sdk_cars[:300]) as a, node(tmp_path / "b") as b:
-        await b.p2p.connect(a.address)
+    async with two_nodes(tmp_path, sdk_cars[:300]) as (a, b):
         a.p2p._syncer.request(b.p2p.peer_id)
         await eventually(lambda: b.holds_as_many_as(300))
         await eventually(lambda: {"initiator", "responder"} <= {r.role for r in b.p2p.sync_reports})

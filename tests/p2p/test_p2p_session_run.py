@@ -16,7 +16,6 @@ from recon_node.p2p.transport.framing import FrameStream, FramingError
 from recon_node.recon import (
     RECON_1_0,
     RECON_1_2,
-    VERSIONS,
     ZERO,
     Failed,
     Fetch,
@@ -61,11 +60,6 @@ class Events:
 def wire_of(version, session, stream) -> FrameWire:
     frames = FrameStream(stream, MAX_FRAME)
     return FrameWire(version, session, frames, LOOPBACK, trio.CapacityLimiter(2))
-
-
-@pytest.fixture(params=VERSIONS, ids=lambda version: version.id)
-def version(request) -> Version:
-    return request.param
 
 
 async def reconcile(version, ours: KeyStore, theirs: KeyStore):

@@ -159,25 +159,37 @@ def reconcile(
     max_messages: int = 10_000,
 ) -> tuple[TurnSession[Any], TurnSession[Any], list[Any]]:
     """Run a session to its end; `between` is called with the number of messages so far."""
-    initiator.other, responder.other = responder, initiator
     asking, answering = initiator.asks(key_range), responder.answers()
     sides = [(responder, answering), (initiator, asking)]
-    turn = turn_of(asking.start())
+    sent = talk(turn_of(asking.start()), sides, between, max_messages)
+    for session in (asking, answering):
+        session.end_of_stream()
+        assert session.side.done
+    return asking, answering, sent
+
+
+def talk(
+    turn: list[Any],
+    sides: list[tuple[Peer, TurnSession[Any]]],
+    between: Callable[[int], None] = lambda _: None,
+    max_messages: int = 10_000,
+) -> list[Any]:
+    """Let two sides take turns, from one that the first side takes; return all messages."""
+    (one, _), (other, _) = sides
+    one.other, other.other = other, one
     sent: list[Any] = []
     while turn:
         sent += turn
         assert len(sent) <= max_messages, "the session does not end"
         between(len(sent))
         peer, session = sides[0]
-        sides.reverse()
+        sides = sides[::-1]
         if session.side.done:  # it has ended the stream with its last word
             break
         answers = [peer.take(session, message) for message in turn]
         assert not any(answers[:-1]), "an answer before the end of the turn"
         turn = answers[-1]
-    for session in (asking, answering):
-        session.end_of_stream()
-    return asking, answering, sent
+    return sent
 
 
 def assert_honest(messages: list[Any], key_range: KeyRange | None, held: set[bytes]) -> None:
@@ -209,6 +221,15 @@ def assert_honest(messages: list[Any], key_range: KeyRange | None, held: set[byt
 
 def id_of(key: bytes) -> int:
     return int(ids_of(sha256(key).digest())[0])
+
+
+def added_up(digests: Iterable[bytes]) -> bytes:
+    """The Sha256a of digests, lane by lane, as CIP-124 writes it."""
+    lanes = [0] * 8
+    for digest in digests:
+        for lane in range(8):
+            lanes[lane] += int.from_bytes(digest[4 * lane : 4 * lane + 4], "little")
+    return b"".join((lane % 2**32).to_bytes(4, "little") for lane in lanes)
 
 
 def fingerprint_of_keys(keys: set[bytes], salt: bytes | None) -> bytes:

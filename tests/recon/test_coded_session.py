@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import EVERYTHING, FetchesById, Peer, gaps_of, numbered, reconcile
+from peers import EVERYTHING, FetchesById, Peer, gaps_of, numbered, reconcile, talk
 
 from recon_node.recon import (
     Failed,
@@ -126,17 +126,8 @@ def test_an_opening_may_list_a_part_of_the_range_only() -> None:
     you, they = sides(40, {1, 3, 25, 27})
     session, other = they.answers(), you.asks()
     (opening,) = turn_of(other.start())
-    (first,) = [key for key in you.set if key == b"000001"]
-    part = Gaps([b"000010"], [Say.KEYS], [(first,)])
-    odd = replace(opening, gaps=part)
-    they.other, you.other = you, they
-    turn, sides_ = [odd], [(they, session), (you, other)]
-    for _ in range(20):
-        if not turn:
-            break
-        peer, receiver = sides_[0]
-        sides_.reverse()
-        turn = [peer.take(receiver, message) for message in turn][-1]
+    part = Gaps([b"000010"], [Say.KEYS], [(b"000001",)])
+    talk([replace(opening, gaps=part)], [(they, session), (you, other)])
     assert session.side.done
     assert other.side.done
     assert you.set == they.set == numbered(0, 40)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from peers import added_up
 
 from recon_node.base.steps import run_steps
 from recon_node.recon import ZERO, KeyRange, KeyStore, Sha256a, Summary
@@ -27,13 +28,7 @@ BOUNDS = KEYS | st.integers(0, 400)
 
 
 def oracle_hash(keys: list[bytes]) -> Sha256a:
-    """Sha256a lane by lane, as CIP-124 writes it."""
-    lanes = [0] * 8
-    for key in keys:
-        digest = hashlib.sha256(key).digest()
-        for lane in range(8):
-            lanes[lane] += int.from_bytes(digest[4 * lane : 4 * lane + 4], "little")
-    return Sha256a(b"".join((lane % 2**32).to_bytes(4, "little") for lane in lanes))
+    return Sha256a(added_up(hashlib.sha256(key).digest() for key in keys))
 
 
 def numbered(count: int, seed: int = 0) -> list[bytes]:

@@ -1,18 +1,17 @@
 """LtHash: its vectors, and that a store keeps those of its ranges right while it changes."""
 
-import json
 from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 import pytest
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
+from support import vectors
 
 from recon_node.recon.keys.key_hashes import LtHash
 
-VECTORS = json.loads((Path(__file__).parent.parent / "data" / "lthash.json").read_text())
+VECTORS = vectors.load("lthash")
 KEY = st.binary(min_size=1, max_size=4)
 
 

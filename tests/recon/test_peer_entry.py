@@ -2,12 +2,12 @@
 
 import base64
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
+from support import vectors
 
 from recon_node.recon.actions import Value
 from recon_node.recon.ring.peer_ring import (
@@ -21,7 +21,7 @@ from recon_node.recon.ring.peer_ring import (
 )
 from recon_node.recon.ring.ring_codec import Decoder, KeyForm
 
-RECORDED = json.loads((Path(__file__).parents[1] / "data" / "recon_0_1_sessions.json").read_text())
+RECORDED = vectors.load("recon_0_1_sessions")
 KEY = SigningKey(bytes(range(32)))
 ADDRESS = "/ip4/192.0.2.7/tcp/4101"
 

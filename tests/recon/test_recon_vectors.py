@@ -1,4 +1,6 @@
-"""Complete sessions, byte for byte, as docs/wire.md gives them to other implementations."""
+"""Complete sessions, byte for byte, as docs/wire.md gives them to other implementations; and that
+any bytes make a session raise RemoteProtocolError at most.
+"""
 
 import re
 from functools import partial
@@ -6,9 +8,45 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchanges import CASES, every_protocol, from_hex, session_of
+from hypothesis import given
+from hypothesis import strategies as st
+from peers import damaged
+from support import vectors
 
-from recon_node.recon import Failed, Fetch, FetchById, KeyStore, Version, id_of, turn_of
+from recon_node.recon import (
+    VERSIONS,
+    Failed,
+    Fetch,
+    FetchById,
+    KeyRange,
+    KeyStore,
+    RemoteProtocolError,
+    SessionSettings,
+    Side,
+    Version,
+    id_of,
+    turn_of,
+)
+from recon_node.recon.session import TurnSession
+
+CASES = vectors.load("recon_exchanges")["cases"]
+every_protocol = pytest.mark.parametrize("protocol", VERSIONS, ids=lambda version: version.id[-5:])
+
+
+def from_hex(texts: list[str]) -> list[bytes]:
+    return [bytes.fromhex(text) for text in texts]
+
+
+def session_of(case: dict[str, Any], protocol: Version, name: str) -> TurnSession[Any]:
+    """Return the session of the initiator or of the responder, with its keys."""
+    store = KeyStore(from_hex(case[name]["keys"]))
+    settings = SessionSettings(**case["settings"])
+    if name == "initiator":
+        asked = KeyRange(*from_hex(case[name]["asks"]))
+        return protocol.session(Side.initiator(store, asked, settings))
+    interests = [KeyRange(*from_hex(interest)) for interest in case[name]["interests"]]
+    return protocol.session(Side.responder(store, interests, settings))
+
 
 DOC = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 every_case = pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
@@ -62,3 +100,39 @@ def test_the_document_shows_the_bytes_of_the_data() -> None:
         assert [
             {"from": sender, "message": "".join(lines.split())} for sender, lines in said
         ] == exchange
+
+
+@st.composite
+def hostile(draw: st.DrawFn, protocol: Version) -> list[bytes]:
+    """Messages of real sessions in any order, some of them damaged, some of them only noise."""
+    every = [
+        bytes.fromhex(exchange["message"])
+        for case in CASES
+        for exchange in case["exchanges"][protocol.id]
+    ]
+    message = st.sampled_from(every)
+    return draw(st.lists(message | message.flatmap(damaged) | st.binary(max_size=40), max_size=12))
+
+
+@every_protocol
+@given(data=st.data())
+def test_a_peer_can_only_break_its_own_side(protocol: Version, data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(CASES))
+    initiates, by_id = data.draw(st.booleans()), data.draw(st.booleans())
+    session = session_of(case, protocol, "initiator" if initiates else "responder")
+
+    def fetch(action: Fetch | FetchById) -> Failed | None:
+        if isinstance(action, FetchById):
+            return Failed(ids=action.sought.ids[::2]) if by_id else None
+        for key in action.keys[1::2]:
+            session.side.keys.add(key)
+        return Failed(action.keys[::2])
+
+    if initiates:
+        protocol.encode(*turn_of(session.start()))
+    try:
+        for raw in data.draw(hostile(protocol)):
+            for answer in turn_of(session.receive(protocol.decode(raw)), fetch):
+                protocol.encode(answer)
+    except RemoteProtocolError:
+        return

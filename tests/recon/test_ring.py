@@ -1,15 +1,13 @@
 """Sessions of `/ceramic/recon/0.1.0`: recorded ones byte for byte, random ones to equal sets."""
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import sdk_sample
+from support import sdk_sample, vectors
 
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
 from recon_node.ceramic.network import Network
@@ -40,8 +38,7 @@ from recon_node.recon.ring.ring_session import (
 )
 from recon_node.recon.session import RemoteProtocolError
 
-DATA = Path(__file__).parents[1] / "data"
-RECORDED = json.loads((DATA / "recon_0_1_sessions.json").read_text())
+RECORDED = vectors.load("recon_0_1_sessions")
 SESSIONS = [name for name, messages in RECORDED.items() if isinstance(messages, list)]
 EVERYTHING = KeyRange(b"", b"\xff")
 

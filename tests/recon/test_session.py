@@ -2,14 +2,23 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from peers import CASES, SESSIONS, MakeSession, Peer, fenced_session, numbered, reconcile
+from peers import CASES, SESSIONS, MakeSession, Peer, fenced_session, numbered, reconcile, talk
 
+from benchmarks.keys import event_ids
+from recon_node.ceramic import IN_MEMORY, network_range
 from recon_node.recon import (
+    RECON_1_0,
+    RECON_1_2,
+    Failed,
+    Fetch,
+    FetchById,
     KeyRange,
+    KeyStore,
     LocalProtocolError,
     RemoteProtocolError,
     SessionSettings,
@@ -38,10 +47,8 @@ every_version = pytest.mark.parametrize("version", SESSIONS)
 @every_version
 def test_equal_sets_agree_in_one_round(version: MakeSession) -> None:
     you, they = Peer(numbered(0, 500), session=version), Peer(numbered(0, 500), session=version)
-    asking, answering, sent = reconcile(you, they)
+    asking, _, sent = reconcile(you, they)
     assert len(sent) == 2
-    assert asking.side.done
-    assert answering.side.done
     assert asking.side.rounds == 1
 
 
@@ -95,8 +102,7 @@ def test_any_two_sets_converge(version, a, b, a_settings, b_settings, arrivals):
                 arrived.add(key)
 
     arrived: set[bytes] = set()
-    *sessions, _ = reconcile(you, they, between=arrive)
-    assert all(session.side.done for session in sessions)
+    reconcile(you, they, between=arrive)
     assert a | b <= you.set
     assert a | b <= they.set
     reconcile(you, they)
@@ -117,8 +123,6 @@ def test_keys_without_events_do_not_stop_the_others(version, a, b, a_settings, b
     asking, answering, _ = reconcile(you, they, max_messages=1_000)
     assert you.set == (a | b) - lost_to_you
     assert they.set == (a | b) - lost_to_them
-    assert asking.side.done
-    assert answering.side.done
     assert asking.side.left_out == len(lost_to_you & b)
     assert answering.side.left_out == len(lost_to_them & a)
     if version is not fenced_session:
@@ -146,8 +150,7 @@ def test_any_number_of_refused_events_keeps_no_others_apart(
     you = Peer(a, a_settings, session=version, refuses=refused_by_you, checked=True)
     they = Peer(b, b_settings, session=version, refuses=refused_by_them, checked=True)
     for initiator, responder in ((you, they), (they, you), (you, they)):
-        *sessions, _ = reconcile(initiator, responder, max_messages=1_000)
-        assert all(session.side.done for session in sessions)
+        reconcile(initiator, responder, max_messages=1_000)
         assert you.set == (a | b) - refused_by_you
         assert they.set == (a | b) - refused_by_them
         assert sorted(you.asked_for) == sorted(b - a)
@@ -163,7 +166,6 @@ def test_very_many_refused_events_take_no_more_rounds(version: MakeSession) -> N
     they = Peer(shared | theirs, session=version, refuses=frozenset(yours))
     for initiator, responder in ((you, they), (they, you)):
         asking, answering, sent = reconcile(initiator, responder)
-        assert asking.side.done
         assert (asking.side.left_out, answering.side.left_out) == (1_200, 1_200)
         assert len(sent) <= 12
     assert (len(you.asked_for), len(they.asked_for)) == (1_200, 1_200)
@@ -188,12 +190,7 @@ def test_only_what_interests_both_is_reconciled(version, a, b, yours, theirs, se
     while todo:
         asking = version(Side.initiator(you.store, todo.pop(), settings))
         answering = version(Side.responder(they.store, theirs))
-        turn = turn_of(asking.start())
-        sides = [(they, answering), (you, asking)]
-        while turn:
-            peer, session = sides[0]
-            sides.reverse()
-            turn = [peer.take(session, message) for message in turn][-1]
+        talk(turn_of(asking.start()), [(they, answering), (you, asking)])
         assert asking.side.done
         if asking.side.remaining is not None:
             todo.append(asking.side.remaining)
@@ -247,7 +244,53 @@ def test_a_message_after_the_end_is_the_peers_fault(version: MakeSession) -> Non
     you, they = Peer(numbered(0, 9), session=version), Peer(numbered(0, 9), session=version)
     *sessions, sent = reconcile(you, they)
     for session in sessions:
-        assert session.side.done
         for message in sent:
             with pytest.raises(RemoteProtocolError, match="after the end of the session"):
                 turn_of(session.receive(message))
+
+
+MIB = 1 << 20
+RANGE = KeyRange(*network_range(IN_MEMORY))
+
+
+def fetch_into(store: KeyStore, action: Fetch | FetchById) -> Failed | None:
+    if isinstance(action, FetchById):
+        return None
+    for key in action.keys:
+        store.add(key)
+    return Failed()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("protocol", "message_bytes", "most_rounds", "most_bytes"),
+    [
+        (RECON_1_0, MIB, 20, 20_000_000),
+        (RECON_1_0, 8 * MIB, 6, 20_000_000),
+        (RECON_1_2, MIB, 5, 6_000_000),
+    ],
+)
+def test_a_million_keys(protocol, message_bytes, most_rounds, most_bytes):
+    everything = event_ids(1_000_000, seed=1)
+    differing = random.Random(1).sample(everything, 10_000)
+    ours, theirs = set(everything), set(everything)
+    ours.difference_update(differing[::2])
+    theirs.difference_update(differing[1::2])
+    a, b = KeyStore(ours), KeyStore(theirs)
+    settings = SessionSettings(message_bytes=message_bytes)
+    asking = protocol.session(Side.initiator(a, RANGE, settings))
+    sides = [(protocol.session(Side.responder(b, [RANGE], settings)), b), (asking, a)]
+    turn, sent = turn_of(asking.start()), 0
+    while turn:
+        session, store = sides[0]
+        sides.reverse()
+        for message in turn:
+            frame = protocol.encode(message)
+            assert len(frame) <= message_bytes
+            sent += len(frame)
+            answer = turn_of(session.receive(protocol.decode(frame)), partial(fetch_into, store))
+        turn = answer
+    assert len(a) == len(b) == len(everything)
+    assert a.summarize() == b.summarize()
+    assert asking.side.rounds <= most_rounds
+    assert sent <= most_bytes

@@ -1,11 +1,12 @@
 """The keys and hashes that docs/wire.md gives to other implementations are those of the code."""
 
-import json
 import re
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from peers import added_up
+from support import vectors
 
 from recon_node.ceramic import EventId, Network, StreamId, network_range, sort_value_range
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost, model_range
@@ -21,7 +22,6 @@ from recon_node.recon.ring.ring_codec import KeyForm, Message, encode
 from recon_node.recon.ring.ring_session import Initiator, Responder
 
 DOC = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
-DATA = Path(__file__).parents[1] / "data"
 CLAY = Network.parse("testnet-clay")
 
 
@@ -123,15 +123,11 @@ def test_the_hashes() -> None:
     shown = dict(re.split(r" {2,}", line.strip()) for line in block.splitlines())
     keys = (b"hello", b"other")
     digests = [sha256(key).digest() for key in keys]
-    lanes = [
-        sum(int.from_bytes(digest[at : at + 4], "little") for digest in digests) % 2**32
-        for at in range(0, 32, 4)
-    ]
     both = Sha256a.of(*keys)
     assert shown == {
         "sha256(hello)": digests[0].hex(),
         "sha256(other)": digests[1].hex(),
-        "Sha256a": b"".join(lane.to_bytes(4, "little") for lane in lanes).hex(),
+        "Sha256a": added_up(digests).hex(),
         "fingerprint": fingerprint(sum(map(lanes_of, keys))).hex(),
         "of no keys": fingerprint(0).hex(),
         "salted": fingerprint(sum(lanes_of(bytes(range(16)) + key) for key in keys)).hex(),
@@ -156,9 +152,8 @@ def test_the_hash_that_cannot_be_steered() -> None:
 
 
 def test_the_rendezvous_are_those_of_the_vectors() -> None:
-    vectors = json.loads((DATA / "rendezvous.json").read_text())["vectors"]
     sort_value = "kh4q0ozorrgaq2mezktnrmdwleo1d"
-    rows = [row for row in vectors if row["network"] == CLAY.name]
+    rows = [row for row in vectors.load("rendezvous")["vectors"] if row["network"] == CLAY.name]
     wanted = [row for row in rows if row["sort_value"] in (None, sort_value)]
     text = section("Discovery: `/ceramic/<network>/kad/1.0.0`")
     stated = re.findall(r"^ {4}rendezvous +([0-9a-f]+)\n {4}key +([0-9a-f]+)$", text, re.MULTILINE)

@@ -1,4 +1,5 @@
-"""JSON Patch against the package jsonpatch as oracle, and what neither may do to a node."""
+"""JSON Patch against the package jsonpatch as oracle, what neither may do to a node, and the
+differences of JSON values."""
 
 import contextlib
 import copy
@@ -14,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import vectors
 
-from recon_node.streams import json_patch
+from recon_node.ipld import CID
+from recon_node.streams import json_diff, json_equal, json_patch
 from recon_node.streams.json_patch import apply_patch, parse_pointer
 from recon_node.streams.json_values import (
     MAX_DEPTH,
@@ -319,3 +321,46 @@ def test_a_document_grows_up_to_its_bound_and_no_further() -> None:
     assert 15_000_000 < weigh_json(document)[0] <= MAX_WEIGHT
     document, weight, _ = apply_patch(document, [{"op": "remove", "path": "/0"}], weight, budget())
     apply_patch(document, [{"op": "add", "path": "/n", "value": "x" * 900_000}], weight, budget())
+
+
+ARRAYS = st.lists(st.integers(0, 3), max_size=8)
+
+
+@given(DOCUMENTS, DOCUMENTS)
+def test_the_patch_leads_from_one_to_the_other(before: Any, after: Any) -> None:
+    patch = json_diff(before, after, Budget.of_merge())
+    assert same(patched(before, patch), after)
+    assert same(jsonpatch.apply_patch(json.loads(json.dumps(before)), patch), after)
+    assert (patch == []) is same(before, after)
+
+
+@given(ARRAYS, ARRAYS)
+def test_arrays(before: list[int], after: list[int]) -> None:
+    assert patched(before, json_diff(before, after, Budget.of_merge())) == after
+
+
+@given(ARRAYS, st.integers(0, 8), st.integers(4, 6))
+def test_an_item_that_comes_or_goes_is_one_operation(items, index, item):
+    more = [*items[:index], item, *items[index:]]
+    assert [operation["op"] for operation in json_diff(items, more, Budget.of_merge())] == ["add"]
+    assert [operation["op"] for operation in json_diff(more, items, Budget.of_merge())] == [
+        "remove"
+    ]
+
+
+def test_only_what_changed_is_in_the_patch() -> None:
+    before = {"a": {"b/c": 1, "d~": [1, {"e": 2}]}, "f": "same", "g": True}
+    after = {"a": {"b/c": 1, "d~": [1, {"e": 3}]}, "f": "same", "h": None}
+    assert json_diff(before, after, Budget.of_merge()) == [
+        {"op": "remove", "path": "/g"},
+        {"op": "replace", "path": "/a/d~0/1/e", "value": 3},
+        {"op": "add", "path": "/h", "value": None},
+    ]
+
+
+def test_equality_is_that_of_json() -> None:
+    link = CID.parse("bafyreihaskmlkagl5wmhocs5lhu2cbbdmym5wknaiwywnvnokkswppcmiy")
+    assert json_equal({"a": [1, 2.0]}, {"a": [1.0, 2]})
+    for one, other in [(1, True), (0, False), (link, bytes(link)), (None, 0), ([], {}), ("1", 1)]:
+        assert not json_equal(one, other)
+        assert json_diff({"x": one}, {"x": other}, Budget.of_merge())[0]["op"] == "replace"

@@ -7,17 +7,16 @@ off. A value `{"repeat": [text, n]}` stands for a long text.
 """
 
 import copy
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from support import vectors
 
 from recon_node.streams import why_unusable
 from recon_node.streams.document_schema import compiled
 from recon_node.streams.json_values import Budget, weigh_json
 
-DATA = Path(__file__).parents[1] / "data" / "public_models.json"
-MODELS = json.loads(DATA.read_text())["models"]
+MODELS = vectors.load("public_models")["models"]
 
 
 def documents(model: dict[str, Any]) -> Iterator[tuple[Any, bool]]:

@@ -1,16 +1,15 @@
-"""Tip selection: the figures of CIP-145, a set-based oracle, properties that always hold."""
+"""Tip selection and causal order: the figures of CIP-145, oracles, properties that always hold."""
 
-import json
 import random
 import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import vectors
 
 from recon_node.ipld import CID
 from recon_node.streams import (
@@ -19,13 +18,14 @@ from recon_node.streams import (
     Rule,
     StreamShapeError,
     Tip,
+    causal_order,
     select_tip,
 )
 from recon_node.streams.graph import heights
 from recon_node.streams.json_values import BudgetError
 
 # Every figure of CIP-145 as a graph, and five cases on what its text leaves open.
-FIGURES = json.loads((Path(__file__).parent.parent / "data" / "cip145.json").read_text())["cases"]
+FIGURES = vectors.load("cip145")["cases"]
 
 
 def _event(row: dict) -> EventShape[str]:
@@ -449,3 +449,37 @@ def test_too_many_branches_merged_with_too_many_others_are_refused(monkeypatch):
     random.shuffle(again)
     with pytest.raises(BudgetError, match="takes more than 100,000 bytes"):
         select_tip(again)
+
+
+def _heights(events: list[EventShape[str]]) -> dict[str, int]:
+    return heights({event.id: event.prevs for event in events})
+
+
+@given(streams())
+def test_an_order_that_is_causal_is_kept(events: list[EventShape[str]]) -> None:
+    assert causal_order(events) == events
+    assert causal_order([*events, *events]) == events
+    assert list(_heights(events)) == [event.id for event in events]
+
+
+@given(streams(), st.randoms(use_true_random=False))
+def test_any_other_is_made_causal(events: list[EventShape[str]], rng: random.Random) -> None:
+    shuffled = rng.sample(events, k=len(events))
+    order = causal_order(shuffled)
+    assert sorted(event.id for event in order) == sorted(event.id for event in events)
+    placed: set[str] = set()
+    for event in order:
+        assert placed.issuperset(event.prevs)
+        placed.add(event.id)
+
+
+@given(streams(), st.randoms(use_true_random=False))
+def test_a_height_is_the_length_of_the_longest_way_to_the_init(events, rng):
+    by_id = {event.id: event for event in events}
+
+    def longest(id_: str) -> int:
+        return max((1 + longest(prev) for prev in by_id[id_].prevs), default=0)
+
+    expected = {event.id: longest(event.id) for event in events}
+    assert _heights(events) == expected
+    assert _heights(rng.sample(events, k=len(events))) == expected

@@ -4,13 +4,13 @@ import base64
 import json
 import math
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
+from support import vectors
 
 from recon_node.tangles.classic_feed import (
     FeedRule,
@@ -21,7 +21,7 @@ from recon_node.tangles.classic_feed import (
 )
 
 # The messages of the protocol's guide, and others with the verdicts of the reference.
-SSB = json.loads((Path(__file__).parent.parent / "data" / "ssb.json").read_text())
+SSB = vectors.load("ssb")
 GUIDE = SSB["guide"]
 POST = {"type": "post"}
 KEY = SigningKey(bytes(range(32)))

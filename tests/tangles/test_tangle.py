@@ -1,13 +1,12 @@
 """Tangles: an independent library's answers, a set-based oracle, what no order may change."""
 
-import json
 from collections import Counter
 from itertools import chain
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import vectors
 
 from recon_node.tangles.tangle import (
     Backlinks,
@@ -20,7 +19,7 @@ from recon_node.tangles.tangle import (
 )
 
 # 13 hand-made and 200 random graphs, with what the npm package @tangle/graph answers for them.
-ORACLE = json.loads((Path(__file__).parent.parent / "data" / "tangle.json").read_text())
+ORACLE = vectors.load("tangle")
 GRAPHS = [*ORACLE["hand"].items(), *((f"random-{i}", g) for i, g in enumerate(ORACLE["random"]))]
 WRONG = {name: graph for name, graph in GRAPHS if "error" in graph["expect"]}
 
