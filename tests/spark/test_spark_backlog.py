@@ -1,13 +1,9 @@
 """Far behind the node, the derived tables take few long steps; in the end they are the same."""
 
-from pathlib import Path
-
-import pytest
 from deltalake import DeltaTable
 from spark_helpers import EPOCH, feed_rows
 from spark_oracle import assert_tables
 
-from recon_node.ceramic import Event
 from spark_sink.run import pipeline
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables import retention
@@ -15,9 +11,7 @@ from spark_sink.tables.staging import feed_rows as staged
 from spark_sink.tables.tables import Tables
 
 
-def test_the_derived_tables_wait_while_much_is_waiting_at_the_node(
-    tmp_path: Path, sample: list[Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_derived_tables_wait_while_much_is_waiting_at_the_node(tmp_path, sample, monkeypatch):
     monkeypatch.setattr(pipeline, "_BACKLOG", 200)
     monkeypatch.setattr(pipeline, "_LONGEST_WAIT", 300)
     rows = feed_rows(sample)
@@ -33,9 +27,7 @@ def test_the_derived_tables_wait_while_much_is_waiting_at_the_node(
     assert_tables(tmp_path, rows.to_pylist(), ("raw_events", "stream_tips"))
 
 
-def test_a_run_that_ends_leaves_all_tables_up_to_date_and_tidy(
-    tmp_path: Path, sample: list[Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_ends_leaves_all_tables_up_to_date_and_tidy(tmp_path, sample, monkeypatch):
     monkeypatch.setattr(pipeline, "_IDLE_ROWS", 0)
     monkeypatch.setattr(retention, "_MAX_NEW_FILES", 20)
     monkeypatch.setattr(retention, "_MIN_FILES", 2)

@@ -63,9 +63,7 @@ class Copy:
 
 
 @pytest.mark.parametrize("size", [None, pytest.param(0.0, marks=pytest.mark.long)])
-def test_a_copy_stays_the_same_as_its_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: float | None
-) -> None:
+def test_a_copy_stays_the_same_as_its_table(tmp_path, monkeypatch, size):
     """Also if what the token's version had is not kept any more."""
     monkeypatch.setattr(retention, "_GRACE", 0.0)
     sink = Sink(Tables(tmp_path, EPOCH))
@@ -91,9 +89,7 @@ def test_a_copy_stays_the_same_as_its_table(
         assert resets["raw_events"] == resets["conclusion_events"] == 0
 
 
-def test_changes_are_kept_for_as_long_as_they_should(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_are_kept_for_as_long_as_they_should(tmp_path, monkeypatch):
     """Whatever becomes of the older versions."""
     monkeypatch.setattr(retention, "_GRACE", 0.0)
     sink = Sink(Tables(tmp_path, EPOCH))

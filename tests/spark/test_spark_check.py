@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -79,9 +78,7 @@ def test_rows_that_are_missing_by_their_position_are_told(tables: Path, name: st
         (["stream_tips", "stream_states"], "[0-9]+ streams of raw_events are missing"),
     ],
 )
-def test_what_derived_tables_lack_is_told_once_every_row_is_read(
-    tables: Path, names: list[str], fault: str
-) -> None:
+def test_what_derived_tables_lack_is_told_once_every_row_is_read(tables, names, fault):
     for name in names:
         _lose_rows(tables / name)
     result = invoked("check", "--tables", tables, "--deep")
@@ -106,9 +103,7 @@ def _shorter(file: Path) -> None:
     ("name", "harm"),
     diagonal(["raw_events", "event_states", "stream_states"], [_without, _cut, _shorter]),
 )
-def test_a_file_that_is_gone_or_damaged_is_told(
-    tables: Path, name: str, harm: Callable[[Path], None]
-) -> None:
+def test_a_file_that_is_gone_or_damaged_is_told(tables, name, harm):
     kept = pa.table(Tables(tables, EPOCH).table(name)._table.get_add_actions())["path"].to_pylist()
     harm(tables / name / max(kept))
     shallow = invoked("check", "--tables", tables)

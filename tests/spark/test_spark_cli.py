@@ -24,7 +24,7 @@ from spark_oracle import assert_each_row_once, assert_tables, table_rows
 from spark_runs import CHILD, kill, running
 from spark_samples import scenario
 
-from recon_node.ceramic import Event, parse_event
+from recon_node.ceramic import parse_event
 from recon_node.ipld import CID
 from spark_sink.errors import SinkError
 from spark_sink.run.runner import RunSettings
@@ -36,9 +36,7 @@ from spark_sink.tables.location import Location, file_system, open_delta_table
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("borrowed")
-def test_a_full_disk_and_a_directory_that_cannot_be_written(
-    node: Node, sample: list[Event], tmp_path: Path
-) -> None:
+def test_a_full_disk_and_a_directory_that_cannot_be_written(node, sample, tmp_path):
     """Each ends the run with an error that says so, and the next goes on; numbers are served."""
     node.add(sample[:20])
     options = ["--url", node.url, "--tables", tmp_path]
@@ -80,9 +78,7 @@ def test_a_full_disk_and_a_directory_that_cannot_be_written(
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_kills_of_the_driver_and_half_as_many_of_the_node(
-    node: Node, sample: list[Event], tmp_path: Path, place: Location
-) -> None:
+def test_kills_of_the_driver_and_half_as_many_of_the_node(node, sample, tmp_path, place):
     """At any moment, under load: every row is there once at any time, and all are in the end.
 
     The sizes are such that the workers compute all steps, and every fourth commit is followed by
@@ -124,9 +120,7 @@ def test_kills_of_the_driver_and_half_as_many_of_the_node(
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_kills_of_the_driver_while_it_goes_on_from_another_node(
-    pair: list[Node], sample: list[Event], tmp_path: Path, place: Location
-) -> None:
+def test_kills_of_the_driver_while_it_goes_on_from_another_node(pair, sample, tmp_path, place):
     """Each event is there once, after its prevs."""
     first, second = pair
     first.add(sample)

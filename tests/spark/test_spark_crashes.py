@@ -10,7 +10,6 @@ from spark_samples import DEFINITION, KEY, change, document, replace, scenario
 from recon_node.ceramic.builder import model_event
 from spark_sink.derive import derivation as derive
 from spark_sink.run.pipeline import Sink
-from spark_sink.tables.location import Location
 from spark_sink.tables.sink_table import SinkTable
 from spark_sink.tables.tables import Tables
 
@@ -21,9 +20,7 @@ CUTS = (12, 20, len(ROWS))
 
 
 @pytest.mark.parametrize(("after", "short"), diagonal([False, True], [0, 1000]))
-def test_tables_after_a_crash_at_each_commit(
-    place: Location, monkeypatch: pytest.MonkeyPatch, after: bool, short: int
-) -> None:
+def test_tables_after_a_crash_at_each_commit(place, monkeypatch, after, short):
     """One directory, in which each run gets one commit further than the one before."""
     monkeypatch.setattr(derive, "_SHORT_POSITIONS", short)
     crashes = 0
@@ -40,9 +37,7 @@ def test_tables_after_a_crash_at_each_commit(
     assert_tables(place, ROWS.to_pylist())
 
 
-def test_a_step_that_broke_off_is_done_again_as_it_was(
-    place: Location, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_broke_off_is_done_again_as_it_was(place, monkeypatch):
     """A model arrives after its documents, the process dies while these follow; it changes."""
     monkeypatch.setattr(derive, "_DOCUMENTS_PER_COMMIT", 2)  # several commits
     model = model_event(KEY, DEFINITION)

@@ -55,9 +55,7 @@ def assert_without_dags(directory: Path, rows: pa.Table, dags: set[int]) -> None
     assert_tables(directory, others, DERIVED)
 
 
-def test_rows_stay_and_bytes_go_and_no_other_table_has_them(
-    sample: list[Event], tmp_path: Path
-) -> None:
+def test_rows_stay_and_bytes_go_and_no_other_table_has_them(sample, tmp_path):
     rows, dags = mixed(sample)
     tables = append(tmp_path, rows)
     assert set(tables.positions.values()) == {len(rows)}
@@ -79,9 +77,7 @@ def test_tables_keep_what_they_were_made_with(sample: list[Event], tmp_path: Pat
 
 
 @pytest.mark.parametrize("lost", ["stream_states", RAW])
-def test_a_rebuild_leaves_out_what_was_left_out(
-    sample: list[Event], tmp_path: Path, lost: str
-) -> None:
+def test_a_rebuild_leaves_out_what_was_left_out(sample, tmp_path, lost):
     rows, dags = mixed(sample)
     append(tmp_path, rows)
     (tmp_path / lost).rename(tmp_path / f"lost {lost}")

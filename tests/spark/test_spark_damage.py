@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,13 +64,7 @@ def go_on(node: Node, sink: Sink, upto: int) -> None:
 @pytest.mark.parametrize(
     ("name", "damage"), [("raw_events", cut), ("event_states", empty), ("stream_tips", Path.unlink)]
 )
-def test_a_file_with_rows(
-    node: Node,
-    sink: Sink,
-    name: str,
-    damage: Callable[[Path], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_file_with_rows(node, sink, name, damage, monkeypatch):
     """It is met when the file is read, at the latest when small files are merged."""
     monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 1)
     monkeypatch.setattr("spark_sink.tables.retention._MIN_FILES", 2)

@@ -63,9 +63,7 @@ def test_a_checkpoint_is_not_in_a_table(tmp_path: Path) -> None:
         check_checkpoint(place, tables)
 
 
-def test_a_directory_that_may_not_be_read_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_may_not_be_read_is_told(tmp_path, monkeypatch):
     def denied(self: Path, *args: object, **named: object) -> bool:
         raise PermissionError(13, "Permission denied")
 
@@ -121,9 +119,7 @@ def test_the_name_of_a_directory_is_taken_as_it_is(star: Path, name: str) -> Non
     ("name", "way"),
     [("a%20b", "directory"), ("a%2Fb", "parent"), ("back\\slash", "link"), ("tab\t", "directory")],
 )
-def test_a_directory_that_delta_rs_takes_for_another_one_is_refused(
-    tmp_path: Path, name: str, way: str
-) -> None:
+def test_a_directory_that_delta_rs_takes_for_another_one_is_refused(tmp_path, name, way):
     """It decodes what is not encoded, and would look for the tables elsewhere."""
     odd = tmp_path / name
     directory = odd if way == "directory" else odd / "tables"

@@ -77,9 +77,7 @@ def rows_of(directory: Path, name: str, event: Event) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("changes", [0, 8])
-def test_what_merges_a_badly_signed_event_is_the_tip(
-    changes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_merges_a_badly_signed_event_is_the_tip(changes, tmp_path, monkeypatch):
     """In a short stream, and in one whose computation goes on from where it ended."""
     monkeypatch.setattr(feed_streams, "LONG", 8)
     counter = StreamCounter(monkeypatch)

@@ -86,9 +86,7 @@ def cut_after(url: str, sizes: Iterator[int]) -> Iterator[str]:
         thread.join()
 
 
-def test_connections_cut_anywhere_neither_lose_nor_repeat_a_row(
-    full_node: Node, sample: list[Event]
-) -> None:
+def test_connections_cut_anywhere_neither_lose_nor_repeat_a_row(full_node, sample):
     epoch = Feed(full_node.url).head().epoch
     sizes = iter([0, 1, 90, 300, 1_500, 20_000, 20_001, 33_333, 70_000, *[10**9] * 9])
     with cut_after(full_node.url, sizes) as url:
@@ -122,9 +120,7 @@ def test_another_log_is_refused(full_node: Node) -> None:
         (101, "A", "ends at position 100, but events up to 101 were read"),
     ],
 )
-def test_a_feed_that_does_not_continue_what_was_read_is_refused(
-    position: int, epoch: str, message: str
-) -> None:
+def test_a_feed_that_does_not_continue_what_was_read_is_refused(position, epoch, message):
     feed, head = Feed("http://node"), Head("A", 10, 100)
     for right in (10, 55, 100):
         feed.check(right, "A", head)
@@ -259,9 +255,7 @@ POSITIONS: list[list[int | None]] = [
 
 
 @pytest.mark.parametrize("filters", [{}, {"controller": "did:key:z6Mk"}])
-def test_positions_that_a_node_would_not_serve_are_refused(
-    sample: list[Event], filters: dict[str, str]
-) -> None:
+def test_positions_that_a_node_would_not_serve_are_refused(sample, filters):
     for positions in POSITIONS:
         rows = feed_rows(sample[:4]).set_column(0, "position", pa.array(positions, pa.int64()))
         served = rows.replace_schema_metadata({"filter": json.dumps(filters)})

@@ -1,7 +1,6 @@
 """Streams, read back from rows of `raw_events` in any order, and the rows that are made of them."""
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -64,9 +63,7 @@ def rows(events: list[Event], times: dict[CID, int]) -> list[tuple[str, dict[str
 
 
 @given(streams(), st.randoms(use_true_random=False))
-def test_copies_change_no_row(
-    stream: tuple[list[Event], dict[CID, int]], rng: random.Random
-) -> None:
+def test_copies_change_no_row(stream, rng):
     events, times = stream
     copied = list(events)
     for event in events[1:]:
@@ -96,9 +93,7 @@ PATCHES: list[Any] = [
     st.booleans(),
     st.integers(0, 9),
 )
-def test_chains_have_the_rows_that_all_streams_have(
-    content: Any, patches: list[Any], definition: Any, hidden: bool, after: int
-) -> None:
+def test_chains_have_the_rows_that_all_streams_have(content, patches, definition, hidden, after):
     """Chains are computed apart, simple ones and others; no other stream is taken for one."""
     unique = b"u" if after % 4 else None  # without, the model refuses it
     init = init_event(
@@ -160,9 +155,7 @@ def found_in(raw: pa.Table) -> dict[bytes, list[tuple[str, list[tuple[Any, ...]]
     }
 
 
-def test_streams_without_a_model_and_events_without_a_signature(
-    sample: list[Event], tmp_path: Path
-) -> None:
+def test_streams_without_a_model_and_events_without_a_signature(sample, tmp_path):
     """Tile documents, other sort keys and deterministic streams, among others, in every table."""
     events: list[Event] = []
     headers: list[dict[str, Any]] = [{}, {"sep": "family", "family": "blog"}, {"tags": ["a"]}]

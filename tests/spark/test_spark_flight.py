@@ -74,9 +74,7 @@ def test_the_columns_are_those_of_ceramic_one(client: Any) -> None:
             assert described == columns, table
 
 
-def test_own_tables_have_all_columns_and_rows(
-    client: Any, database: Database, directory: Path
-) -> None:
+def test_own_tables_have_all_columns_and_rows(client, database, directory):
     for name, spec in TABLES.items():
         sql = f"SELECT * FROM tables.{name} ORDER BY {spec.order}"
         answer = answered(database, sql)
@@ -165,9 +163,7 @@ def test_times_can_be_bound_by_clients_that_know_milliseconds_only(client: Any) 
     assert tuple(row.values()) == values
 
 
-def test_times_do_not_depend_on_the_zone_of_the_server(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_times_do_not_depend_on_the_zone_of_the_server(directory, monkeypatch):
     monkeypatch.setenv("TZ", "America/New_York")
     sql = "SELECT TIMESTAMPTZ '2026-01-31 12:00:00Z'::TIMESTAMP t, TIMESTAMPTZ '2026-01-31 12:00' z"
     with served(directory, workers=QueryWorkers) as url, connected(url) as connection:
@@ -205,9 +201,7 @@ def test_json_is_read_from_bytes(client: Any, directory: Path) -> None:
     assert texts <= {row["data"] for row in in_table(directory, "stream_states")}
 
 
-def test_parameters_have_the_types_of_what_they_are_compared_with(
-    client: Any, directory: Path
-) -> None:
+def test_parameters_have_the_types_of_what_they_are_compared_with(client, directory):
     row = in_table(directory, "conclusion_events")[3]
     sql = (
         "SELECT conclusion_event_order FROM conclusion_events WHERE event_cid = $cid "

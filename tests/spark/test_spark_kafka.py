@@ -73,9 +73,7 @@ def exported(cluster: Broker, tables: Path, prefix: str, *names: str) -> list[di
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_every_event_is_sent_once_and_a_stream_in_its_order(
-    cluster: Broker, tmp_path: Path
-) -> None:
+def test_every_event_is_sent_once_and_a_stream_in_its_order(cluster, tmp_path):
     sink = Sink(Tables(tmp_path, EPOCH))
     for end in (20, 21, 40, len(ROWS)):
         read_on(sink, ROWS.slice(0, end))
@@ -130,9 +128,7 @@ def test_a_killed_program_has_sent_nothing_or_all(cluster: Broker, tmp_path: Pat
         assert positions == list(range(1, end + 1))
 
 
-def test_it_waits_for_a_broker_and_a_second_program_takes_over(
-    cluster: Broker, tmp_path: Path
-) -> None:
+def test_it_waits_for_a_broker_and_a_second_program_takes_over(cluster, tmp_path):
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.append(ROWS.slice(0, 30))
     first = [*command(cluster, tmp_path, "three", "raw_events"), "--every", "100ms"]
@@ -156,9 +152,7 @@ def test_it_waits_for_a_broker_and_a_second_program_takes_over(
     assert sent == list(range(1, 51))
 
 
-def test_files_that_overlap_are_read_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_overlap_are_read_together(tmp_path, monkeypatch):
     """So that a stream's events come in their order from large tables, too."""
     sink = Sink(Tables(tmp_path, EPOCH))
     for end in range(10, len(ROWS) + 10, 10):

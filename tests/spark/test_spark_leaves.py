@@ -24,7 +24,6 @@ from spark_helpers import EPOCH, feed_rows
 from spark_leaf_child import SPEC, cid_of, put_and_die, put_often, row, table_of
 
 from recon_node.base.latest import Remembered
-from recon_node.ceramic import Event
 from spark_sink.errors import ConflictError, TablesError
 from spark_sink.query.dataset import dataset_of
 from spark_sink.schema import RAW, partition_of
@@ -81,9 +80,7 @@ STEPS = st.lists(
 
 @settings(max_examples=15, deadline=None)
 @given(STEPS)
-def test_a_table_is_what_was_put_into_it_and_so_is_its_change_feed(
-    steps: list[tuple[str, dict[int, int]]],
-) -> None:
+def test_a_table_is_what_was_put_into_it_and_so_is_its_change_feed(steps):
     expected: dict[bytes, int] = {}
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(leaves, "_LEAF_BYTES", 2_000)
@@ -135,9 +132,7 @@ def test_a_few_rows_rewrite_few_bytes_and_files_stay_bounded(place: Location) ->
         assert all(one[1].as_py() < other[0].as_py() for one, other in pairwise(spans))
 
 
-def test_what_stays_as_it_was_is_not_written_and_of_two_writers_the_second_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_what_stays_as_it_was_is_not_written_and_of_two_writers_the_second_is_refused(tmp_path):
     path = tmp_path / SPEC.name
     table, other = (SinkTable(SPEC, path, EPOCH) for _ in range(2))
     table.put(table_of({1: 1, 2: 2}), 1)
@@ -150,9 +145,7 @@ def test_what_stays_as_it_was_is_not_written_and_of_two_writers_the_second_is_re
     assert rows_in(DeltaTable(path)) == {cid_of(1): 1, cid_of(2): 2}
 
 
-def test_a_table_of_an_older_version_in_a_store_goes_on_in_leaves(
-    store: Location, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_of_an_older_version_in_a_store_goes_on_in_leaves(store, monkeypatch):
     """Which readers read at once, or not at all."""
     monkeypatch.setattr(leaves, "_LEAF_BYTES", 2_000)
     table = SinkTable(SPEC, store, EPOCH)
@@ -203,12 +196,8 @@ def test_where_files_cannot_be_put_if_absent_rows_are_merged(store: Location) ->
     ],
 )
 def test_what_delta_rs_does_in_another_way_is_left_to_it(
-    variables: dict[str, str],
-    options: dict[str, str],
-    expected: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    variables, options, expected, monkeypatch, tmp_path
+):
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in {"HOME": str(tmp_path), **variables}.items():
@@ -266,9 +255,7 @@ def test_of_processes_that_commit_at_once_one_succeeds_each_time(place: Location
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_a_commit_whose_answer_was_lost_is_made_once(
-    place: Location, monkeypatch: pytest.MonkeyPatch, arrives: bool
-) -> None:
+def test_a_commit_whose_answer_was_lost_is_made_once(place, monkeypatch, arrives):
     table, other = (SinkTable(SPEC, place, EPOCH) for _ in range(2))
     put, left = obstore.put, 1
 
@@ -292,9 +279,7 @@ def test_a_commit_whose_answer_was_lost_is_made_once(
     assert rows_in(open_delta_table(place)) == {cid_of(1): 3 if arrives else 1}
 
 
-def test_commits_of_our_own_have_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commits_of_our_own_have_checkpoints(tmp_path, monkeypatch):
     monkeypatch.setattr("spark_sink.tables.sink_table._COMMITS_PER_CHECKPOINT", 4)
     path = tmp_path / SPEC.name
     table = SinkTable(SPEC, path, EPOCH)
@@ -305,9 +290,7 @@ def test_commits_of_our_own_have_checkpoints(
     assert len(rows_in(DeltaTable(path))) == 6
 
 
-def test_merging_goes_on_next_time_where_it_was_too_much(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merging_goes_on_next_time_where_it_was_too_much(sample, tmp_path, monkeypatch):
     monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 1)
     monkeypatch.setattr(retention, "_MIN_FILES", 2)
     tables = Tables(tmp_path, EPOCH, ())
@@ -324,9 +307,7 @@ def test_merging_goes_on_next_time_where_it_was_too_much(
     assert len(DeltaTable(tmp_path / RAW).file_uris()) <= 16
 
 
-def test_small_files_are_read_once_and_not_all_are_kept(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_files_are_read_once_and_not_all_are_kept(sample, tmp_path, monkeypatch):
     tables = Tables(tmp_path, EPOCH, ())
     for end in (100, 200):
         tables.append(feed_rows(sample[:end]))

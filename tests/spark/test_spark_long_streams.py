@@ -232,9 +232,7 @@ def take(sink: Sink, upto: int) -> None:
     read_on(sink, FEED.slice(0, upto))
 
 
-def test_a_process_goes_on_from_what_it_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_goes_on_from_what_it_computed(tmp_path, monkeypatch):
     counter = StreamCounter(monkeypatch)
     go_on(tmp_path, END - 4, *range(END - 3, END))
     assert (counter.whole, counter.later) == (3, 3)  # the model, and both documents once
@@ -253,9 +251,7 @@ def test_ends_are_kept_within_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("write", "in_workers"), [(1, False), (2, True), (4, True), (5, False)])
-def test_killed_before_any_write_or_failed_and_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int, in_workers: bool
-) -> None:
+def test_killed_before_any_write_or_failed_and_repeated(tmp_path, monkeypatch, write, in_workers):
     """Those of one step: raw_events and four tables. The same process may try it again."""
     sink = go_on(tmp_path, END - 3, END - 2)
     if in_workers:
@@ -301,9 +297,7 @@ def test_summaries_of_earlier_versions_are_deleted(tmp_path: Path) -> None:
     assert_tables(tmp_path, FEED.to_pylist())
 
 
-def test_a_model_s_author_does_not_have_its_documents_computed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_s_author_does_not_have_its_documents_computed_again(tmp_path, monkeypatch):
     """Each event of a model, and each anchor of one, once recomputed all of its documents."""
     model = model_event(KEY, DEFINITION)
     documents = [document(model.stream_id(), {"n": 1, "t": "a"}, bytes([n])) for n in range(5)]

@@ -107,9 +107,7 @@ def long_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_whatever_is_stopped_forgotten_or_lost_each_event_counts_once(
-    pipeline: Pipeline, sample: list[Event]
-) -> None:
+def test_whatever_is_stopped_forgotten_or_lost_each_event_counts_once(pipeline, sample):
     pipeline.node.add(sample[:150])
     reports = pipeline.run_once()
     assert [(r.batch, r.rows) for r in reports] == [(0, 70), (1, 70), (2, 10)]
@@ -133,9 +131,7 @@ def test_whatever_is_stopped_forgotten_or_lost_each_event_counts_once(
 
 
 @pytest.mark.usefixtures("long_batches")
-def test_ended_between_two_tables_a_batch_counts_once(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ended_between_two_tables_a_batch_counts_once(pipeline, monkeypatch):
     """Forks, late anchors, poison: all of it computed by Spark's workers, with a death on the way.
 
     tests/spark/test_spark_crashes.py has every step, without Spark.
@@ -156,9 +152,7 @@ def test_ended_between_two_tables_a_batch_counts_once(
     pipeline.assert_right(len(trap.events))
 
 
-def test_lost_events_and_another_log_are_loud(
-    pipeline: Pipeline, sample: list[Event], tmp_path: Path
-) -> None:
+def test_lost_events_and_another_log_are_loud(pipeline, sample, tmp_path):
     pipeline.node.add(sample[:40])
     pipeline.run_once()
     first = pipeline.node.epoch
@@ -195,9 +189,7 @@ def test_lost_events_and_another_log_are_loud(
 @pytest.mark.parametrize("name", ["raw_events", "event_states"])
 @pytest.mark.long
 @pytest.mark.usefixtures("long_batches")
-def test_what_a_worker_cannot_write_is_told(
-    pipeline: Pipeline, sample: list[Event], name: str
-) -> None:
+def test_what_a_worker_cannot_write_is_told(pipeline, sample, name):
     """And nothing of it is lost: the next run goes on."""
     pipeline.node.add(sample[:60])
     sink = pipeline.sink()
@@ -222,9 +214,7 @@ class NotingWorkers(SparkWorkers):
 
 
 @pytest.mark.usefixtures("long_batches")
-def test_the_bytes_of_dags_are_left_out_by_the_workers(
-    pipeline: Pipeline, sample: list[Event]
-) -> None:
+def test_the_bytes_of_dags_are_left_out_by_the_workers(pipeline, sample):
     """They read a long batch themselves: nothing is passed on from one to another."""
     shard = shard_event(SigningKey(b"k" * 32), CID.of(RAW, b""), bytes(50_000))
     pipeline.node.add([*sample[:20], shard, *sample[20:30]])
@@ -271,9 +261,7 @@ def test_errors_are_told_in_one_line(spark: SparkSession) -> None:
 
 
 @pytest.mark.usefixtures("borrowed")
-def test_the_console(
-    node: Node, sample: list[Event], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_console(node, sample, monkeypatch, tmp_path):
     """Rows are shown, those of the table that was asked for; nothing is kept."""
     events = sample[:90]
     node.add(events)
@@ -290,9 +278,7 @@ def test_the_console(
     assert list(temporary.iterdir()) == []
 
 
-def test_workers_are_asked_whether_they_can_do_the_work(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_are_asked_whether_they_can_do_the_work(spark, tmp_path, monkeypatch):
     """As those of a cluster are, before the first batch."""
     check_workers(spark, tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -314,9 +300,7 @@ def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
 
 
 @pytest.mark.long
-def test_it_is_found_by_its_name_in_a_session_that_was_told_nothing(
-    spark: SparkSession, full_node: Node, sample: list[Event]
-) -> None:
+def test_it_is_found_by_its_name_in_a_session_that_was_told_nothing(spark, full_node, sample):
     """What Spark finds when it looks through Python's modules; nothing was registered here."""
     models = [e.header.model for e in sample if e.header is not None]
     busiest, documents = Counter(map(str, models)).most_common(1)[0]
@@ -343,8 +327,8 @@ def running(settings: RunSettings) -> Iterator[list[tuple[str, dict[str, Any]]]]
 
 @pytest.mark.usefixtures("borrowed")
 def test_a_view_that_is_created_meanwhile_is_filled_and_a_node_that_restarts_is_waited_for(
-    node: Node, sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    node, sample, tmp_path, monkeypatch
+):
     """By the run, which holds the lock: also when no event comes."""
     monkeypatch.setattr("spark_sink.run.feed_reader._ASK_NODE_EVERY", 0.3)
     tables = tmp_path / "tables"
@@ -417,8 +401,8 @@ class Fading(Feed):
 
 
 def test_a_node_that_fails_while_it_is_taken_over_is_left_for_another(
-    spark: SparkSession, node: Node, sample: list[Event], tmp_path: Path
-) -> None:
+    spark, node, sample, tmp_path
+):
     """In Spark's workers, after it has told which events it has."""
     node.add(sorted(sample[:80], key=lambda event: event.init))
     tables = Tables(tmp_path / "tables", "that of a node that is gone")
@@ -448,13 +432,7 @@ def test_a_node_that_fails_while_it_is_taken_over_is_left_for_another(
     assert tables.reading.epoch == node.epoch
 
 
-def test_a_run_that_must_end_lets_its_batch_finish(
-    spark: SparkSession,
-    node: Node,
-    sample: list[Event],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_that_must_end_lets_its_batch_finish(spark, node, sample, tmp_path, monkeypatch):
     """Or it would write the tables without their lock, or while Python ends, which crashes."""
     monkeypatch.setattr("spark_sink.run.feed_reader._ASK_NODE_EVERY", 0.1)
     node.add(sample[:60])

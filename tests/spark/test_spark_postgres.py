@@ -118,9 +118,7 @@ def test_a_view_is_followed_with_its_columns(database: Server, tmp_path: Path) -
     assert database.ask(joined) == [(4,)]
 
 
-def test_fields_of_a_model_may_have_the_names_of_columns_of_tables(
-    database: Server, tmp_path: Path
-) -> None:
+def test_fields_of_a_model_may_have_the_names_of_columns_of_tables(database, tmp_path):
     """What those columns hold, these do not; and a map without members is one."""
     fields = {"data": "text", "event_id": "7", "car": "red", "xmin": "1", "map": {}}
     kinds: dict[str, Any] = {name: {"type": "string"} for name in fields}

@@ -350,9 +350,7 @@ ENDLESS = (
 
 
 @pytest.mark.parametrize("sql", ENDLESS)
-def test_a_query_without_end_is_interrupted(
-    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sql: str
-) -> None:
+def test_a_query_without_end_is_interrupted(tables, tmp_path, monkeypatch, sql):
     """And leaves no thread behind that works on, or that closing waits for."""
     file = tmp_path / "rows.csv"
     at_work = threading.Event()
@@ -394,9 +392,7 @@ def at_rest() -> bool:
     return time.process_time() - before < 0.01
 
 
-def test_ctrl_c_ends_the_command_also_while_duckdb_is_at_one_value(
-    tables: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_ends_the_command_also_while_duckdb_is_at_one_value(tables, tmp_path):
     """Which it does to the end."""
     begun = tmp_path / "begun.csv"
     sql = f"COPY (SELECT 1) TO '{begun}'; "

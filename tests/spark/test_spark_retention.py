@@ -58,9 +58,7 @@ def small_batches(
 
 
 @pytest.mark.long
-def test_small_batches_do_not_fill_the_disk(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_batches_do_not_fill_the_disk(sample, tmp_path, monkeypatch):
     monkeypatch.setattr(retention, "LEAST_KEPT", 10_000)
     monkeypatch.setattr(retention, "_GRACE", 0.0)
     assert small_batches(tmp_path / "bounded", sample, 600, 50, None, updates=8) < 3
@@ -100,9 +98,7 @@ def test_a_query_can_read_to_its_end(versions: Versions) -> None:
     assert len(list((versions.directory / "stream_tips").rglob("*.parquet"))) < before
 
 
-def test_what_is_read_stays_however_short_the_history_is(
-    versions: Versions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_read_stays_however_short_the_history_is(versions, monkeypatch):
     monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 1)
     versions.sink.tables.set_retention(Retention(0.0, math.inf))
     table = DeltaTable(versions.directory / "stream_tips")

@@ -58,9 +58,7 @@ def test_another_client_gets_its_share_at_once() -> None:
         assert sorted(statements.given_way) == ["here 2", "here 3"]
 
 
-def test_only_the_quick_lane_gives_way_to_a_statement_of_the_same_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_the_quick_lane_gives_way_to_a_statement_of_the_same_client(monkeypatch):
     with quick(monkeypatch, 0.0):
         statements = Statements(4)
     with ExitStack() as stack, ExitStack() as first:

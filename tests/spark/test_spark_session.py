@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from spark_sink.run import spark_session
 
 
@@ -29,9 +27,7 @@ def test_the_path_loses_the_zips_of_spark_and_nothing_else(tmp_path: Path) -> No
         assert json.loads(result.stdout) == [left, "an argument", "a:b", "*"]
 
 
-def test_a_python_whose_path_has_a_quote_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_python_whose_path_has_a_quote_is_started(tmp_path, monkeypatch):
     real = tmp_path / "it's" / "python"
     real.parent.mkdir()
     real.write_text('#!/bin/sh\necho started "$@"\n')

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 import trio
 from nacl.signing import SigningKey
-from pyspark.sql import SparkSession
 from pyspark.sql.functions import broadcast
-from spark_helpers import Node, ran
+from spark_helpers import ran
 from spark_oracle import assert_tables
 
 from recon_node.api.routes.node_info import did_of_peer
@@ -87,9 +86,7 @@ def test_the_rows_are_the_events(url: str, sample: list[Event]) -> None:
     assert ids == sorted(ids)
 
 
-def test_a_snapshot_stays_the_same_while_a_newer_one_is_written(
-    tmp_path: Path, sample: list[Event]
-) -> None:
+def test_a_snapshot_stays_the_same_while_a_newer_one_is_written(tmp_path, sample):
     make_snapshot(tmp_path, sample[:50])
     source = ReconSnapshotSource({"url": str(tmp_path / "snapshots")})
     reader = source.reader(source.schema())
@@ -123,9 +120,7 @@ def test_options_that_cannot_be_used(options: dict[str, str], message: str, tmp_
 
 
 @pytest.mark.spark
-def test_spark_reads_a_snapshot_and_the_rest_from_a_feed(
-    spark: SparkSession, full_node: Node, tmp_path: Path, sample: list[Event]
-) -> None:
+def test_spark_reads_a_snapshot_and_the_rest_from_a_feed(spark, full_node, tmp_path, sample):
     make_snapshot(tmp_path, sample[:500])
     spark.dataSource.register(ReconSnapshotSource)
     options = {"url": str(tmp_path / "snapshots"), "partitions": "2"}
@@ -139,9 +134,7 @@ def test_spark_reads_a_snapshot_and_the_rest_from_a_feed(
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("borrowed")
-def test_tables_start_from_a_snapshot_and_go_on_with_the_feed(
-    node: Node, tmp_path: Path, sample: list[Event]
-) -> None:
+def test_tables_start_from_a_snapshot_and_go_on_with_the_feed(node, tmp_path, sample):
     """They become what the feed alone would have made of them, row by row."""
     url, tables = str(tmp_path / "snapshots"), tmp_path / "tables"
     node.add(sample[:40])
@@ -184,9 +177,7 @@ def test_a_snapshot_of_another_log_is_refused(url: str, tmp_path: Path) -> None:
         find_backfill(str(tmp_path / "part"), (), head)
 
 
-def test_tables_start_from_their_nodes_own_snapshot_or_a_named_signers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_tables_start_from_their_nodes_own_snapshot_or_a_named_signers(monkeypatch, tmp_path):
     peer = "12D3KooWGzh7mWVhuxSsMtSUKXuWvwCt2yXHR5wQTN6JhaUsqEZ5"
     own = did_of_peer(peer)
     answers = iter([{"peer_id": peer}, {}, {"peer_id": "Qm"}])

@@ -174,9 +174,7 @@ def test_reading_starts_and_ends_where_it_is_told(node: Node, sample: list[Event
         ({"startingTimestamp": "2999-01-01"}, "startingTimestamp 2999-01-01 is in the future of"),
     ],
 )
-def test_bounds_that_the_feed_does_not_have_are_told(
-    full_node: Node, options: dict[str, str], message: str
-) -> None:
+def test_bounds_that_the_feed_does_not_have_are_told(full_node, options, message):
     with pytest.raises(SinkError, match=message):
         positions_of(full_node.url, **options)
 
@@ -228,9 +226,7 @@ def test_a_changed_epoch_and_a_log_that_was_cut_are_loud(full_node: Node) -> Non
             reader.latestOffset(ahead, ReadMaxRows(5))
 
 
-def test_a_checkpoint_of_several_nodes_continues_with_one(
-    full_node: Node, sample: list[Event]
-) -> None:
+def test_a_checkpoint_of_several_nodes_continues_with_one(full_node, sample):
     """Its last batch may have been left empty, so it is read again: nothing is lost."""
     reader = stream_reader(full_node.url)
     start = {**reader.initialOffset(), "position": 50, "after": 25}
@@ -256,9 +252,7 @@ def test_the_spark_schema_is_the_arrow_schema() -> None:
         ]  # fmt: skip
 
 
-def test_the_example_says_how_it_is_used(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_says_how_it_is_used(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [str(EXAMPLE)])
     with pytest.raises(SystemExit) as caught:
         runpy.run_path(str(EXAMPLE))
@@ -268,9 +262,7 @@ def test_the_example_says_how_it_is_used(
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_the_example_runs_with_a_python_that_is_not_on_the_path(
-    full_node: Node, tmp_path: Path
-) -> None:
+def test_the_example_runs_with_a_python_that_is_not_on_the_path(full_node, tmp_path):
     """As in a notebook's kernel: Spark's own Python processes must be of the same environment."""
     empty = tmp_path / "bin"
     empty.mkdir()

@@ -13,7 +13,6 @@ from spark_helpers import EPOCH, Bomb, KilledError, feed_rows, filled, read_on
 from spark_oracle import assert_tables
 from spark_samples import scenario
 
-from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
 from spark_sink.tables import retention, staging
@@ -29,9 +28,7 @@ def files_in(directory: Path) -> set[Path]:
     return set(directory.rglob("part-*.parquet"))
 
 
-def test_vacuum_deletes_files_that_never_were_the_tables(
-    sample: list[Event], tmp_path: Path
-) -> None:
+def test_vacuum_deletes_files_that_never_were_the_tables(sample, tmp_path):
     """They were moved there, and then there was no commit. Those of now may still get theirs."""
     rows = feed_rows(sample[:200])
     filled(tmp_path, rows.slice(0, 100))
@@ -53,8 +50,8 @@ def test_vacuum_deletes_files_that_never_were_the_tables(
 
 
 def test_files_that_workers_wrote_in_vain_are_gone_when_the_next_run_begins(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    sample, tmp_path, monkeypatch
+):
     """However often it breaks off, the disk is not filled."""
     monkeypatch.setattr("spark_sink.derive.derivation._SHORT_POSITIONS", 0)
     rows = feed_rows(sample[:200])
@@ -78,9 +75,7 @@ def test_files_that_workers_wrote_in_vain_are_gone_when_the_next_run_begins(
     assert_tables(tmp_path, rows.to_pylist())
 
 
-def test_the_files_of_a_long_batch_have_rows_of_several_times(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_files_of_a_long_batch_have_rows_of_several_times(sample, tmp_path, monkeypatch):
     """So that they are few, and still of a bounded size."""
     monkeypatch.setattr(staging, "_CHUNK_BYTES", 50_000)
     monkeypatch.setattr(staging, "_CHUNKS_PER_FILE", 8)
@@ -102,9 +97,7 @@ def test_the_files_of_a_long_batch_have_rows_of_several_times(
     assert read.select(rows.schema.names).to_pylist() == rows.to_pylist()
 
 
-def test_files_whose_rows_do_not_fit_into_memory_are_not_merged(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_whose_rows_do_not_fit_into_memory_are_not_merged(sample, tmp_path, monkeypatch):
     """However small they are: Parquet writes down only once what rows have in common."""
     monkeypatch.setattr(retention, "_MIN_FILES", 2)
     rows = feed_rows(sample[:400])

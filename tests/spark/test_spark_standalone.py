@@ -15,7 +15,6 @@ from spark_oracle import assert_tables
 from spark_programs import EXAMPLES, FRUGAL, Cluster, configured
 from support.waiting import kept_port, wait_until
 
-from recon_node.ceramic import Event
 from spark_sink.errors import SinkError
 from spark_sink.run.cluster import check_master
 from spark_sink.run.spark_session import Java, start_session
@@ -63,9 +62,7 @@ def orphans(table: Location) -> int:
 
 
 @pytest.mark.long
-def test_tables_are_right_though_executors_are_killed(
-    cluster: Cluster, full_node: Node, tmp_path: Path, place: Location
-) -> None:
+def test_tables_are_right_though_executors_are_killed(cluster, full_node, tmp_path, place):
     """On a disk, nothing that the killed ones wrote stays behind."""
     tables = place / "tables"
     before = cluster.executors()
@@ -90,9 +87,7 @@ def has_rows(tables: Location, name: str) -> bool:
 
 
 @pytest.mark.long
-def test_the_driver_is_killed_while_workers_write(
-    cluster: Cluster, full_node: Node, place: Location
-) -> None:
+def test_the_driver_is_killed_while_workers_write(cluster, full_node, place):
     """The next one gets the cluster's cores, and goes on with what was committed."""
     options = run_options(cluster, full_node, place)
     for table in ("raw_events", "stream_tips"):
@@ -108,9 +103,7 @@ def test_the_driver_is_killed_while_workers_write(
 
 
 @pytest.mark.long
-def test_spark_submit_runs_a_program_that_reads_the_source(
-    cluster: Cluster, full_node: Node, tmp_path: Path, sample: list[Event]
-) -> None:
+def test_spark_submit_runs_a_program_that_reads_the_source(cluster, full_node, tmp_path, sample):
     before = cluster.executors()
     output = cluster.run(
         *("spark-submit", "--master", cluster.master, "--driver-memory", "600m"),
@@ -153,9 +146,7 @@ def test_what_spark_submit_is_told_holds(cluster: Cluster, tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_a_directory_that_workers_do_not_see_is_told(
-    cluster: Cluster, full_node: Node, tmp_path: Path
-) -> None:
+def test_a_directory_that_workers_do_not_see_is_told(cluster, full_node, tmp_path):
     """It is another directory for each process, as on machines that do not share it."""
     tables = Path("/proc/self/cwd/unshared")
     line = refused(cluster, *SPARK_SINK, *run_options(cluster, full_node, tables))
@@ -163,9 +154,7 @@ def test_a_directory_that_workers_do_not_see_is_told(
 
 
 @pytest.mark.long
-def test_workers_without_the_package_are_told(
-    cluster: Cluster, full_node: Node, tmp_path: Path
-) -> None:
+def test_workers_without_the_package_are_told(cluster, full_node, tmp_path):
     packages = tmp_path / "packages"
     packages.mkdir()
     own = ("recon_node", "spark_sink", "pyspark_recon", "__editable__", "_recon_node")

@@ -79,9 +79,7 @@ def test_of_two_drivers_one_is_refused(store: Location) -> None:
     assert_tables(store, ROWS.slice(0, 20).to_pylist(), ("raw_events", *names))
 
 
-def test_a_commit_that_was_read_with_a_later_one_is_the_last(
-    store: Location, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_was_read_with_a_later_one_is_the_last(store, monkeypatch):
     """Otherwise this driver would write on top of rows that it has not seen."""
     fill(store, 12, names=())
     one, other = (Tables(store, EPOCH, []) for _ in range(2))
@@ -102,9 +100,7 @@ def test_a_commit_that_was_read_with_a_later_one_is_the_last(
 
 @pytest.mark.usefixtures("_environment")
 @pytest.mark.long
-def test_what_workers_wrote_for_a_killed_run_is_deleted_when_it_is_old(
-    store: Location, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_workers_wrote_for_a_killed_run_is_deleted_when_it_is_old(store, monkeypatch):
     """Unlike on a disk, it may be for a run that is about to commit it, on another machine."""
     monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 1)
     names = ("stream_tips",)
@@ -154,9 +150,7 @@ def test_two_drivers_of_one_machine_are_told_at_once(store: Location) -> None:
     ],
 )
 @pytest.mark.usefixtures("_environment")
-def test_what_is_wrong_with_a_store_is_told_in_a_sentence(
-    where: str, variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wrong_with_a_store_is_told_in_a_sentence(where, variables, message, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     soon = ("--storage-option", "max_retries=1")

@@ -105,9 +105,7 @@ def test_any_order_of_steps_ends_in_the_same_tables(steps: list[tuple[str, int]]
         assert_tables(directory, rows.to_pylist())
 
 
-def test_a_model_arrives_in_a_step_that_is_divided(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_arrives_in_a_step_that_is_divided(tmp_path, monkeypatch):
     """Whoever computes documents in one partition has looked for it before, in vain, and is not
     the one who computes the model in another."""
     monkeypatch.setattr(derive, "_SHORT_POSITIONS", 0)
@@ -120,9 +118,7 @@ def test_a_model_arrives_in_a_step_that_is_divided(
     assert_tables(tmp_path, rows.to_pylist())
 
 
-def test_tidying_makes_few_files_and_keeps_what_they_say(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tidying_makes_few_files_and_keeps_what_they_say(sample, tmp_path, monkeypatch):
     """However many commits a step makes."""
     monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 6)
     monkeypatch.setattr(retention, "_MIN_FILES", 2)
@@ -145,9 +141,7 @@ def test_tidying_makes_few_files_and_keeps_what_they_say(
     assert sorted(changes["position"].to_pylist()) == list(range(1, 201))
 
 
-def test_what_large_batches_leave_is_tidied_when_there_is_time(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_large_batches_leave_is_tidied_when_there_is_time(sample, tmp_path, monkeypatch):
     monkeypatch.setattr(retention, "_MAX_NEW_FILES", 30)
     monkeypatch.setattr(retention, "_MIN_FILES", 2)
     rows = feed_rows(sample[:300])
@@ -170,9 +164,7 @@ def test_what_large_batches_leave_is_tidied_when_there_is_time(
     assert_tables(tmp_path, rows.to_pylist(), ("raw_events",))
 
 
-def test_what_delta_rs_merges_into_a_table_is_in_small_row_groups(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_delta_rs_merges_into_a_table_is_in_small_row_groups(sample, tmp_path, monkeypatch):
     """And the first rows of streams are sorted, as those of events always are."""
     small = WriterProperties(compression="SNAPPY", max_row_group_size=4)
     monkeypatch.setattr(sink_table, "WRITER", small)
@@ -252,9 +244,7 @@ def test_tables_of_another_log_are_refused(sample: list[Event], tmp_path: Path) 
         Tables(tmp_path, "new")
 
 
-def test_tables_that_are_ahead_of_their_events_are_refused(
-    sample: list[Event], tmp_path: Path
-) -> None:
+def test_tables_that_are_ahead_of_their_events_are_refused(sample, tmp_path):
     filled(tmp_path, feed_rows(sample[:5]))
     shutil.rmtree(tmp_path / "raw_events")
     with pytest.raises(TablesError, match=r"events is at position 5, but raw_events only at 0"):
@@ -367,9 +357,7 @@ def test_a_late_anchor_changes_the_tip_as_an_update(tmp_path: Path) -> None:
         assert now in changes_by_type["update_postimage"][column]
 
 
-def test_the_rows_of_files_without_statistics_are_counted(
-    sample: list[Event], tmp_path: Path
-) -> None:
+def test_the_rows_of_files_without_statistics_are_counted(sample, tmp_path):
     """Another writer may leave them out."""
     tables = Tables(tmp_path, EPOCH, ())
     tables.append(feed_rows(sample[:50]))

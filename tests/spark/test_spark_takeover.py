@@ -170,9 +170,7 @@ def one_run(world: World, directory: Path, feed: MemoryFeed, random: Random) -> 
 
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_each_event_is_there_once_after_its_prevs_whatever_happens(
-    seed: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_each_event_is_there_once_after_its_prevs_whatever_happens(seed, tmp_path_factory):
     """Random events, orders, nodes ahead, behind or restored, deaths, changes to and fro."""
     random = Random(seed)
     directory = tmp_path_factory.mktemp("tables")
@@ -232,9 +230,7 @@ def test_only_what_the_table_lacks_is_fetched(place: Location) -> None:
     assert (again.raw_position, again.reading.position) == (912, 912)
 
 
-def test_whoever_compares_tables_with_a_node_knows_that_positions_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_compares_tables_with_a_node_knows_that_positions_differ(tmp_path, monkeypatch):
     """20 events of the first node, of which the second lacks 5; it has 3 others."""
     tables, first = read_20(tmp_path, ["conclusion_events"])
     second = MemoryFeed("log-1", *range(5, 20), 30, 31, 32)
@@ -288,9 +284,7 @@ def test_a_node_that_was_restored_from_a_backup_is_read_again(place: Location) -
         ([*range(20, 50)], r"has 30 events, but none of the 20 in .* one network"),
     ],
 )
-def test_a_node_with_none_of_the_events_is_refused(
-    tmp_path: Path, log: list[int], words: str
-) -> None:
+def test_a_node_with_none_of_the_events_is_refused(tmp_path, log, words):
     """It has been set up from scratch, or is of another network: all its events would be added."""
     tables, _ = read_20(tmp_path)
     other = MemoryFeed("log-1", *log)
@@ -350,9 +344,7 @@ def test_of_a_directory_that_was_named_by_mistake_nothing_is_deleted(tmp_path: P
 
 
 @given(st.sets(st.integers(6, 60)), st.integers(0, 99), st.data())
-def test_rows_are_placed_one_behind_the_other(
-    wanted: set[int], base: int, data: st.DataObject
-) -> None:
+def test_rows_are_placed_one_behind_the_other(wanted, base, data):
     positions = np.array(sorted(wanted), np.int64)
     placement = Placement.of(positions, 70, base)
     rows = pa.table({"position": pa.array(range(1, 71), pa.int64())})

@@ -74,9 +74,7 @@ def derive(tables: Tables, events: list[Event], command: Sequence[str] | None = 
 
 
 @pytest.mark.parametrize("error", [MemoryError("at an end"), None])
-def test_the_others_go_on(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch, error: Exception | None
-) -> None:
+def test_the_others_go_on(tables, monkeypatch, error):
     with monkeypatch.context() as patch:
         if error is None:  # it takes more work than its events pay for
             patch.setattr(json_values, "STREAM_STEPS", 310_000)
@@ -95,9 +93,7 @@ def test_the_others_go_on(
     assert f"set aside: {row['stream_id']}: {row['reason']}" in status
 
 
-def test_it_is_left_out_until_another_version_takes_it_up(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_left_out_until_another_version_takes_it_up(tables, monkeypatch):
     with monkeypatch.context() as patch:
         fail_at(patch, BAD[0], ValueError("a bug"))
         derive(tables, [MODEL, *BAD[:30], *GOOD])
@@ -115,9 +111,7 @@ def test_it_is_left_out_until_another_version_takes_it_up(
     assert read_unprocessed(again.directory) == []
 
 
-def test_documents_of_a_model_that_cannot_be_computed(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_of_a_model_that_cannot_be_computed(tables, monkeypatch):
     """Once it is set aside, it is not computed again: it may take a minute, for each of them."""
     later = stream("later", 1)
     computed = fail_at(monkeypatch, MODEL, ValueError("a bug"))
@@ -131,9 +125,7 @@ def test_documents_of_a_model_that_cannot_be_computed(
     assert "its model cannot be computed: it is set aside" in reasons[later[0].cid]
 
 
-def test_rows_of_a_stream_are_all_there_or_none(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_stream_are_all_there_or_none(tables, monkeypatch):
     """Rows are packed while a stream is under way."""
     monkeypatch.setattr(portion, "_ROWS_PER_TABLE", 5)
     monkeypatch.setattr(portion, "_MAX_ROWS", 7)
@@ -233,9 +225,7 @@ def large_stream(name: str, size: int, updates: int) -> list[Event]:
         pytest.param("crashes", True, marks=pytest.mark.long),
     ],
 )
-def test_a_stream_that_holds_or_ends_its_process(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch, way: str, long: bool
-) -> None:
+def test_a_stream_that_holds_or_ends_its_process(tables, monkeypatch, way, long):
     """A call of native code cannot be interrupted: it once held a step, and Spark, for good."""
     monkeypatch.setattr(derivation, "_SHORT_POSITIONS", 0 if long else 1000)
     bad = [stream(f"{way} {n}", 3) for n in range(2)]

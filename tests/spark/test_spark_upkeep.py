@@ -67,9 +67,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_optimize_sorts_by_stream(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_optimize_sorts_by_stream(sample, tmp_path, monkeypatch):
     """A stream's history is one row group of one file, and a reader can see that."""
     monkeypatch.setattr(retention, "WRITER", WriterProperties(max_row_group_size=8))
     rows = feed_rows(sample[:250])
@@ -139,9 +137,7 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["conclusion_events", "stream_states"])
-def test_a_derived_table_is_made_anew(
-    begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_derived_table_is_made_anew(begun, tmp_path, monkeypatch, name):
     """In one commit, after which it goes on as if nothing had been."""
     monkeypatch.setattr(maintenance, "COMMAND", child_process.COMMAND)
     rows = TRAP_ROWS
@@ -165,9 +161,7 @@ def test_a_derived_table_is_made_anew(
     assert_tables(tmp_path, rows.to_pylist())
 
 
-def test_tables_that_were_computed_by_other_rules_are_made_anew(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_that_were_computed_by_other_rules_are_made_anew(sample, tmp_path, monkeypatch):
     rows = feed_rows(sample[:30])
     with monkeypatch.context() as older:
         older.setattr("spark_sink.schema.RULES", 1)
@@ -212,8 +206,8 @@ def test_everything_is_made_anew_from_the_node(node: Node, tmp_path: Path) -> No
 @pytest.mark.long
 @pytest.mark.parametrize("again", ["rebuild", "run"])
 def test_a_rebuild_of_all_that_is_killed_while_it_puts_tables_in_their_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Path, again: str
-) -> None:
+    tmp_path, monkeypatch, begun, again
+):
     """No derived table is ahead of raw_events then, though the node is."""
     rows = TRAP_ROWS
     for call in SWAPS:
@@ -233,9 +227,7 @@ def test_a_rebuild_of_all_that_is_killed_while_it_puts_tables_in_their_places(
         assert_tables(directory, rows.to_pylist())
 
 
-def test_raw_events_that_were_lost_are_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Path
-) -> None:
+def test_raw_events_that_were_lost_are_read_again(tmp_path, monkeypatch, begun):
     """The other tables are ahead of it, whether it is missing or new: raw_events comes first."""
     rows = TRAP_ROWS
     for call in SWAPS:
@@ -255,9 +247,7 @@ def test_raw_events_that_were_lost_are_read_again(
         assert_tables(directory, rows.to_pylist())
 
 
-def test_the_files_of_a_table_made_anew_are_moved(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_files_of_a_table_made_anew_are_moved(sample, tmp_path, monkeypatch):
     """By one commit, which says all that others ask for: changes, older versions, statistics."""
     monkeypatch.setattr(staging, "ROW_GROUP", 8)
     rows = feed_rows(sample[:120])
@@ -290,9 +280,7 @@ def test_the_files_of_a_table_made_anew_are_moved(
         assert Counter(kinds) == Counter(delete=count, insert=count)
 
 
-def test_a_crash_before_the_commit_leaves_files_for_vacuum(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_before_the_commit_leaves_files_for_vacuum(sample, tmp_path, monkeypatch):
     rows = feed_rows(sample[:100])
     fill(tmp_path, rows)
     before = set((tmp_path / "stream_tips").rglob("part-*.parquet"))
@@ -315,9 +303,7 @@ def test_a_crash_before_the_commit_leaves_files_for_vacuum(
     assert_tables(tmp_path, rows.to_pylist())
 
 
-def test_many_commits_of_a_rebuild_leave_few_files(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_commits_of_a_rebuild_leave_few_files(sample, tmp_path, monkeypatch):
     """They are merged meanwhile, and those merged are not kept."""
     monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 4)
     monkeypatch.setattr(retention, "_MIN_FILES", 2)
@@ -335,9 +321,7 @@ def test_many_commits_of_a_rebuild_leave_few_files(
     assert_tables(tmp_path, rows.to_pylist())
 
 
-def test_a_rebuild_waits_for_a_node_that_is_away_for_a_moment(
-    node: Node, sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rebuild_waits_for_a_node_that_is_away_for_a_moment(node, sample, tmp_path, monkeypatch):
     """An hour of reading is not to be in vain. One that is not there at all is told at once."""
     node.add(sample[:60])
     filled(
@@ -368,9 +352,7 @@ def test_a_rebuild_waits_for_a_node_that_is_away_for_a_moment(
     assert "cannot be reached" in told("rebuild", *gone, code=1)
 
 
-def test_what_arrow_cannot_do_is_told_in_a_line(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_arrow_cannot_do_is_told_in_a_line(sample, tmp_path, monkeypatch):
     fill(tmp_path, feed_rows(sample[:20]))
 
     def fail(*args: Any) -> None:
@@ -382,8 +364,8 @@ def test_what_arrow_cannot_do_is_told_in_a_line(
 
 
 def test_a_node_that_was_restored_from_an_older_copy_is_no_good_health(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    sample, tmp_path, monkeypatch
+):
     """Its log is shorter than what was read from it: nothing is behind it, and nothing goes on."""
     rows = feed_rows(sample[:50])
     fill(tmp_path, rows)

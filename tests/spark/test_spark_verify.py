@@ -56,17 +56,13 @@ def keys_of(tables: Path) -> list[bytes]:
     return [bytes(key) for key in column.to_pylist()]
 
 
-def test_the_node_of_this_machine_is_the_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_node_of_this_machine_is_the_default(tmp_path, monkeypatch):
     monkeypatch.delenv("RECON_NODE_URL", raising=False)
     context = verify.make_context("verify", ["--tables", str(tmp_path)])
     assert context.params["url"] == DEFAULT_URL
 
 
-def test_a_node_that_does_not_answer_is_told_at_once(
-    sound: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_does_not_answer_is_told_at_once(sound, monkeypatch):
     """It was waited for two minutes, without a word."""
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
     with kept_port() as port:
@@ -118,9 +114,7 @@ def test_what_the_node_lacks_is_found(node: Node, sound: Path, tmp_path: Path) -
     assert (answer["missing"], answer["extra"]) == ([first.hex()], [other.hex()])
 
 
-def test_the_node_tells_hashes_of_any_part(
-    node: Node, node_processes: NodeProcesses, tmp_path: Path
-) -> None:
+def test_the_node_tells_hashes_of_any_part(node, node_processes, tmp_path):
     """With more events than one answer lists, in one stream."""
     full = Node(node_processes, tmp_path / "node")
     key = SigningKey(bytes(32))

@@ -341,9 +341,7 @@ def test_fields_may_have_the_names_of_deltas_own_columns(tmp_path: Path) -> None
     assert table.load_cdf(starting_version=table.version()).read_all().num_rows > 0
 
 
-def test_a_view_that_cannot_be_written_is_left_behind_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_that_cannot_be_written_is_left_behind_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(model_columns, "_OF_DELTA", ("none",))  # so delta-rs raises
     monkeypatch.setattr("spark_sink.tables.sink_table.MOST_ROWS", 0)
     model = model_with(["__delta_rs_target"])
@@ -425,9 +423,7 @@ schemas = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=4), schemas, max_size=4), st.data())
-def test_any_schema_has_columns_and_any_content_values(
-    properties: dict[str, Any], data: st.DataObject
-) -> None:
+def test_any_schema_has_columns_and_any_content_values(properties, data):
     columns = Columns({"schema": {"properties": properties}}, TAKEN)
     members = dict.fromkeys(properties, values)
     content = data.draw(values | st.fixed_dictionaries({}, optional=members))

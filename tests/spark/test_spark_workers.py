@@ -1,15 +1,12 @@
 """Spark's workers fail, are killed and run again: each row is in the tables once."""
 
-from pathlib import Path
-
 import pytest
-from spark_helpers import PATIENCE, Node, environment_for
+from spark_helpers import PATIENCE, environment_for
 from spark_oracle import assert_tables
 from spark_runs import CHILD, running
 from spark_samples import scenario
 
-from recon_node.ceramic import Event
-from spark_sink.tables.location import Location, files_below
+from spark_sink.tables.location import files_below
 
 SAID = {"fail": "RuntimeError: the trap", "kill": "one of its Python processes was killed"}
 
@@ -17,9 +14,7 @@ SAID = {"fail": "RuntimeError: the trap", "kill": "one of its Python processes w
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("trap", ["fail", "kill"])
-def test_a_worker_that_ends_badly(
-    node: Node, sample: list[Event], tmp_path: Path, place: Location, trap: str
-) -> None:
+def test_a_worker_that_ends_badly(node, sample, tmp_path, place, trap):
     """With a second try Spark goes on; without, the run ends and the next one goes on."""
     node.add_scenario(scenario(), sample[:150])
     feed = node.feed()

@@ -32,9 +32,7 @@ def test_the_content_of_a_locked_file_can_be_read_by_those_who_are_refused(tmp_p
     open_locked(path).close()
 
 
-def test_a_file_that_was_moved_before_it_was_locked_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_was_moved_before_it_was_locked_is_not_taken(tmp_path, monkeypatch):
     """Its holder finished between our open and our lock: the file is no longer a draft."""
     path = tmp_path / "draft"
     flock = files.fcntl.flock
@@ -112,9 +110,7 @@ def test_the_draft_of_the_next_writer_is_not_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "is_kept"), [(errno.EINVAL, True), (errno.EIO, False)])
-def test_a_directory_that_cannot_be_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_kept: bool
-) -> None:
+def test_a_directory_that_cannot_be_synced(tmp_path, monkeypatch, number, is_kept):
     """A file system without the sync of directories is used; a disk that fails is reported."""
     real_sync = os.fsync
 

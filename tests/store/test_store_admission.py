@@ -66,9 +66,7 @@ async def test_a_refusal_says_what_it_is_about(store: Store) -> None:
 
 @settings(max_examples=settings().max_examples // 6, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), by_bytes=st.booleans())
-async def test_what_finds_no_room_to_wait_comes_in_when_it_is_offered_again(
-    seed: int, by_bytes: bool
-) -> None:
+async def test_what_finds_no_room_to_wait_comes_in_when_it_is_offered_again(seed, by_bytes):
     """A peer offers all it has, in any order, until all is taken; with a restart in between."""
     world = World(seed, streams=3, events=25)
     offers = world.offers()

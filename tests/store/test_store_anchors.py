@@ -115,9 +115,7 @@ class Oracle:
 
 @SLOW
 @given(seed=st.integers(0, 2**32), saved=st.booleans())
-async def test_any_order_of_arrivals_and_lookups_delivers_what_is_whole_and_timely(
-    seed: int, saved: bool
-) -> None:
+async def test_any_order_of_arrivals_and_lookups_delivers_what_is_whole_and_timely(seed, saved):
     """And the ring leaves out what is doubted, whenever its keys are loaded, or from a file."""
     world = World(seed, time_events=True)
     random, oracle = world.random, Oracle(world)
@@ -235,9 +233,7 @@ async def test_proofs_stand_in_line_by_the_time_at_which_they_are_due(tmp_path: 
         assert of_one[1].due == started + 900
 
 
-async def test_a_clock_that_was_wrong_delays_no_lookup_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_clock_that_was_wrong_delays_no_lookup_for_ever(tmp_path, monkeypatch):
     """Proofs that fell due while the clock was a year ahead are due at the next start."""
     world = World(0, streams=1, events=0)
     [init] = world.events.values()

@@ -39,8 +39,8 @@ def exported(directory: Path, *interests: Interest) -> bytes:
 )
 @given(st.integers(0, 2**32), st.booleans(), st.floats(0.5, 1))
 async def test_an_export_comes_in_as_the_same_set_and_the_same_feed(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, time_events: bool, share: float
-) -> None:
+    tmp_path_factory, seed, time_events, share
+):
     tmp_path = tmp_path_factory.mktemp("archive")
     world = World(seed, events=60, time_events=time_events)
     offers = world.offers()
@@ -83,9 +83,7 @@ async def test_any_car_reader_reads_it_and_everything_hangs_on_its_root(tmp_path
     assert exported(tmp_path) == exported(tmp_path)
 
 
-async def test_pages_share_blocks_and_are_read_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pages_share_blocks_and_are_read_one_by_one(tmp_path, monkeypatch):
     world = World(4, streams=5, events=100, time_events=True)
     await make_log(tmp_path / "a", world)
     whole = exported(tmp_path / "a")
@@ -140,9 +138,7 @@ async def test_events_of_the_sdk_keep_their_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page_events", [10, 1_000])
-async def test_a_file_that_was_cut_off_comes_in_up_to_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page_events: int
-) -> None:
+async def test_a_file_that_was_cut_off_comes_in_up_to_there(tmp_path, monkeypatch, page_events):
     """Between pages, or in a page up to its last whole event."""
     monkeypatch.setattr("recon_node.store.maintenance.archive.PAGE_EVENTS", page_events)
     world = World(4, events=60)
@@ -161,9 +157,7 @@ async def test_a_file_that_was_cut_off_comes_in_up_to_there(
     assert intake.counts == {"known": known, "new": len(world.events) - known}
 
 
-async def test_a_block_that_was_tampered_with_is_refused_and_the_rest_comes_in(
-    tmp_path: Path,
-) -> None:
+async def test_a_block_that_was_tampered_with_is_refused_and_the_rest_comes_in(tmp_path):
     world = World(4, streams=2, events=0)
     await make_log(tmp_path / "a", world)
     whole = bytearray(exported(tmp_path / "a"))
@@ -202,9 +196,7 @@ def size_below(directory: Path, pattern: str) -> int:
     return sum(path.stat().st_size for path in directory.glob(pattern))
 
 
-async def test_blocks_that_many_events_share_are_put_together_a_few_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_blocks_that_many_events_share_are_put_together_a_few_at_once(tmp_path, monkeypatch):
     """40 envelopes of 230 bytes, all with one payload of 900 kB, are 36 MB of CARs."""
     patch = {"op": "add", "path": "/a", "value": "y" * 900_000}
     event = data_event(KEY, INIT.cid, [INIT.cid], [patch])

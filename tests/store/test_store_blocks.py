@@ -1,7 +1,6 @@
 """Finding single blocks of events: each of those that are here, and no others."""
 
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,9 +96,7 @@ def _of_another_version(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_overwrite, _of_another_log, _of_another_version, Path.unlink])
-async def test_an_unusable_index_is_made_anew(
-    tmp_path: Path, spoil: Callable[[Path], None], pages: list[int]
-) -> None:
+async def test_an_unusable_index_is_made_anew(tmp_path, spoil, pages):
     cars = sdk_sample.cars()[:20]
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_local(cars)
@@ -125,9 +122,7 @@ SIGNED = [event.car for event in World(7, events=40).events.values()]
 
 
 @given(st.sampled_from(SIGNED), st.integers(), st.binary(max_size=40), st.integers(0, 40))
-def test_what_is_trimmed_comes_out_as_it_was(
-    whole: bytes, place: int, put: bytes, taken: int
-) -> None:
+def test_what_is_trimmed_comes_out_as_it_was(whole, place, put, taken):
     at = place % len(whole)
     for any_car in (whole, whole[:at] + put + whole[at + taken :]):
         stored = trim(any_car)
@@ -153,9 +148,7 @@ def test_a_damaged_trimmed_car_is_not_taken_for_sound(whole: bytes, data: st.Dat
 
 
 @given(BLOCKS, st.integers(1, 2**40 - 1))
-def test_what_was_cut_out_goes_back_to_its_place(
-    chosen: dict[tuple[CID, bytes], bool], first: int
-) -> None:
+def test_what_was_cut_out_goes_back_to_its_place(chosen, first):
     blocks = dict(chosen)
     cut = [block for block, taken in blocks.items() if taken]
     rows = {cid: max(1, first - n) for n, (cid, _) in enumerate(cut)}

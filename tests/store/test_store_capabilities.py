@@ -23,9 +23,7 @@ LATER = 1_800_000_000
 
 @pytest.mark.parametrize("controller", [ACCOUNT, controller_of(SESSION)])
 @pytest.mark.parametrize("init_first", [True, False])
-async def test_a_session_writes_for_an_account(
-    store: Store, controller: str, init_first: bool
-) -> None:
+async def test_a_session_writes_for_an_account(store, controller, init_first):
     """From peers in either order, under the EventIds of the account and not of the session."""
     init = init_of(controller)
     assert init.header is not None
@@ -38,9 +36,7 @@ async def test_a_session_writes_for_an_account(
 
 
 @pytest.mark.parametrize("controller", [ACCOUNT, controller_of(SESSION)])
-async def test_a_capability_for_another_model_opens_no_stream(
-    store: Store, controller: str
-) -> None:
+async def test_a_capability_for_another_model_opens_no_stream(store, controller):
     init = init_of(controller)
     await store.admit_local([init.car])
     [verdict] = await store.admit_local([change(init, OTHER_MODEL).car])
@@ -59,9 +55,7 @@ async def test_a_capability_for_another_model_opens_no_stream(
         (-1200, -600, "sign the event under a new one"),
     ],
 )
-async def test_clocks_may_differ_by_five_minutes(
-    tmp_path: Path, issued: int, expires: int | None, reason: str | None
-) -> None:
+async def test_clocks_may_differ_by_five_minutes(tmp_path, issued, expires, reason):
     """As with @didtools/cacao and ceramic-one. The seconds are from now."""
 
     def text(seconds: int) -> str:
@@ -135,9 +129,7 @@ async def test_an_event_that_is_mended_with_what_it_waits_for_is_counted_once(st
     assert list(store.keys) == [offers[0][0]]
 
 
-async def test_history_is_imported_from_its_blocks_though_its_sessions_have_expired(
-    tmp_path: Path,
-) -> None:
+async def test_history_is_imported_from_its_blocks_though_its_sessions_have_expired(tmp_path):
     header = {"controllers": [ACCOUNT], "model": MODEL.to_bytes(), "sep": "model"}
     cap = capability(MODEL, EXPIRY)
     init = signed_event(SESSION, {"header": header, "data": {"title": "x"}}, capability=cap)

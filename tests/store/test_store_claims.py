@@ -72,9 +72,7 @@ async def test_wrong_claims_change_nothing_in_the_end(seed: int, time_events: bo
             assert (await feed_of(store), store.waiting) == (rows, 0)
 
 
-async def test_a_wrong_height_is_refused_late_and_the_right_claim_is_delivered(
-    tmp_path: Path, world: World
-) -> None:
+async def test_a_wrong_height_is_refused_late_and_the_right_claim_is_delivered(tmp_path, world):
     init, first, second = world.events.values()
     wrong = world.event_id(second, height=9)
     async with open_store(tmp_path, NETWORK) as store:
@@ -117,9 +115,7 @@ async def test_an_orphan_is_held_to_what_its_event_id_claims(store: Store, world
     assert (len(store.keys), store.waiting) == (0, 0)
 
 
-async def test_what_crosses_streams_falls_with_all_that_builds_on_it(
-    tmp_path: Path, world: World
-) -> None:
+async def test_what_crosses_streams_falls_with_all_that_builds_on_it(tmp_path, world):
     init, *_ = world.events.values()
     other = world.start(KEYS[0], b"other")
     header = world.headers[init.cid]
@@ -160,9 +156,7 @@ async def test_a_prev_of_another_stream_is_refused(store: Store, world: World) -
         assert f"{other.cid}, which is of another stream" in (verdict.reason or "")
 
 
-async def test_an_event_that_names_no_init_event_as_its_init_is_refused(
-    tmp_path: Path, world: World
-) -> None:
+async def test_an_event_that_names_no_init_event_as_its_init_is_refused(tmp_path, world):
     init, first, _ = world.events.values()
     child = data_event(KEYS[0], first.cid, [first.cid], "child")
     claim = EventId.build(NETWORK, "any", controller(0), first.cid, 1, child.cid)
@@ -179,9 +173,7 @@ async def test_an_event_that_names_no_init_event_as_its_init_is_refused(
         assert f"init event {first.cid}" in (verdict.reason or "")
 
 
-async def test_refusals_are_forgotten_when_the_rules_change(
-    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refusals_are_forgotten_when_the_rules_change(tmp_path, world, monkeypatch):
     init, *_ = world.events.values()
     wrong = world.event_id(init, height=1)
     async with open_store(tmp_path, NETWORK) as store:

@@ -68,9 +68,7 @@ async def test_an_event_that_waits_has_the_time_of_its_delivery(store: Store) ->
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_a_repair_keeps_the_times_if_it_keeps_the_positions(
-    tmp_path: Path, lost: bool
-) -> None:
+async def test_a_repair_keeps_the_times_if_it_keeps_the_positions(tmp_path, lost):
     async with open_store(tmp_path, NETWORK) as store:
         Clock(store, 9.0)
         await store.admit_remote(World(5, events=20).offers())
@@ -85,9 +83,7 @@ async def test_a_repair_keeps_the_times_if_it_keeps_the_positions(
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_the_place_of_a_time_is_between_the_events_before_and_after(
-    store: Store, seed: int
-) -> None:
+async def test_the_place_of_a_time_is_between_the_events_before_and_after(store, seed):
     world = World(seed, events=60)
     offers = world.offers()
     assert await store.find_time(5) == FeedTime(0, is_final=True)

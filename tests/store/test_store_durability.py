@@ -1,6 +1,5 @@
 """What was acknowledged is there again: after kill -9, or a closing in the middle."""
 
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -49,9 +48,7 @@ async def check_all_there(store: Store, acknowledged: dict[EventId, int | None])
     return rows
 
 
-async def test_what_was_acknowledged_survives_kill_9_at_any_time(
-    tmp_path: Path, rng: random.Random
-) -> None:
+async def test_what_was_acknowledged_survives_kill_9_at_any_time(tmp_path, rng):
     acknowledged: dict[EventId, int | None] = {}
     before: list[FeedRow] = []
     for _ in range(2):
@@ -129,9 +126,7 @@ async def test_closing_takes_no_longer_than_told(tmp_path: Path) -> None:
     [(StoreSettings(), 2), (StoreSettings(synchronous="normal"), 1)],
     ids=["default", "normal"],
 )
-async def test_commits_wait_for_the_disk_as_set(
-    tmp_path: Path, settings: StoreSettings, pragma: int
-) -> None:
+async def test_commits_wait_for_the_disk_as_set(tmp_path, settings, pragma):
     async with open_store(tmp_path, NETWORK, settings=settings) as store:
         connection = store._writer.log.connection
         assert connection.execute("PRAGMA synchronous").fetchone() == (pragma,)

@@ -48,9 +48,7 @@ def flip(log: Path, directory: Path, at: int, value: int) -> Path:
 
 
 @pytest.mark.parametrize("flips", [10, pytest.param(300, marks=pytest.mark.long)])
-def test_a_flipped_byte_is_told_and_repaired(
-    log: Path, tmp_path: Path, rng: Random, flips: int
-) -> None:
+def test_a_flipped_byte_is_told_and_repaired(log, tmp_path, rng, flips):
     content = (log / log_schema.FILE_NAME).read_bytes()
     used = [at for at, byte in enumerate(content) if byte]
     events = read_info(log).events
@@ -71,9 +69,7 @@ def test_a_flipped_byte_is_told_and_repaired(
 
 
 @pytest.mark.parametrize("flips", [5, pytest.param(100, marks=pytest.mark.long)])
-def test_a_flipped_byte_in_the_list_of_tables(
-    log: Path, tmp_path: Path, rng: Random, flips: int
-) -> None:
+def test_a_flipped_byte_in_the_list_of_tables(log, tmp_path, rng, flips):
     """Without the list nothing can be read, but a fresh log has the same."""
     content = (log / log_schema.FILE_NAME).read_bytes()
     assert content[100] == 5, "the list fits on the first page again"

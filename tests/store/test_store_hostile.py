@@ -49,9 +49,7 @@ async def test_an_event_that_is_here_is_offered_again_for_little(tmp_path: Path)
 
 
 @pytest.mark.parametrize("depth", [90, 970, 975, 980])
-async def test_what_one_thread_can_read_and_another_cannot_keeps_no_stream_out(
-    tmp_path: Path, depth: int
-) -> None:
+async def test_what_one_thread_can_read_and_another_cannot_keeps_no_stream_out(tmp_path, depth):
     """Nested so deep that a verifier may have stack enough to read it, and the writer may not."""
     world, others = World(0, streams=0, events=0), World(1, streams=20, events=0)
     init = world.start(KEYS[0], b"u")

@@ -1,6 +1,5 @@
 """Interests: what they name, how they are kept, and what they keep out."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -128,9 +127,7 @@ async def test_peers_events_outside_the_interests_are_refused(store: Store, worl
         (lambda: Interest("model", "value", "did:key:z", None, Shard.of(1, 2)), "not both"),
     ],
 )
-def test_an_interest_that_is_no_range_is_refused(
-    make: Callable[[], Interest], message: str
-) -> None:
+def test_an_interest_that_is_no_range_is_refused(make, message):
     with pytest.raises(InvalidInterestError, match=message):
         make()
 
@@ -192,9 +189,7 @@ async def test_a_removal_outlives_a_restart(tmp_path: Path, world: World) -> Non
         assert store.wanted.all == (kept,)
 
 
-async def test_those_who_wait_hear_of_each_change(
-    store: Store, world: World, nursery: trio.Nursery
-) -> None:
+async def test_those_who_wait_hear_of_each_change(store, world, nursery):
     interest = interests_of(world)[0]
     heard: list[tuple[Interest, ...]] = []
 
@@ -227,9 +222,7 @@ async def test_the_log_keeps_none_of_the_settings(tmp_path: Path, world: World) 
         assert store.wanted.all == (added,)
 
 
-async def test_a_stream_under_another_model_or_controller_is_no_dead_end(
-    store: Store, world: World
-) -> None:
+async def test_a_stream_under_another_model_or_controller_is_no_dead_end(store, world):
     """If the stream is here, its init event says what would match."""
     init = next(iter(world.headers))
     stream, held = world.events[init].stream_id(), world.headers[init]

@@ -59,9 +59,7 @@ def tip_of(rows: Sequence[FeedRow]) -> CID:
 
 
 @pytest.mark.parametrize("by_stranger", [False, True])
-async def test_nothing_is_delivered_on_top_of_it_until_it_is_covered(
-    tmp_path: Path, by_stranger: bool
-) -> None:
+async def test_nothing_is_delivered_on_top_of_it_until_it_is_covered(tmp_path, by_stranger):
     world = Figure6(by_stranger=by_stranger)
     async with open_store(tmp_path, NETWORK) as store:
         *before, last = world.offers()

@@ -1,6 +1,5 @@
 """kill -9 at any SQL statement of a migration, compaction, import or repair: nothing is lost."""
 
-import random
 import shutil
 import sqlite3
 import subprocess
@@ -55,9 +54,7 @@ async def make_log(directory: Path, seed: int, *, settled: bool = True) -> Path:
 
 @pytest.mark.parametrize("kills", KILLS)
 @pytest.mark.parametrize("action", ["open", "compact", "repair"])
-async def test_killed_at_any_statement_the_log_is_the_same(
-    tmp_path: Path, rng: random.Random, action: str, kills: int
-) -> None:
+async def test_killed_at_any_statement_the_log_is_the_same(tmp_path, rng, action, kills):
     settled = action != "open"  # version 1 looked no proof up
     original = await make_log(tmp_path / "original", rng.randrange(2**32), settled=settled)
     expected = await contents_of(original)
@@ -80,9 +77,7 @@ async def test_killed_at_any_statement_the_log_is_the_same(
 
 
 @pytest.mark.parametrize("kills", KILLS)
-async def test_a_stream_is_forgotten_whole_or_not_at_all(
-    tmp_path: Path, rng: random.Random, kills: int
-) -> None:
+async def test_a_stream_is_forgotten_whole_or_not_at_all(tmp_path, rng, kills):
     original = await make_log(tmp_path / "original", rng.randrange(2**32))
     epoch, feed, keys = await contents_of(original)
     init = feed[0].stream_cid
@@ -116,9 +111,7 @@ def copy_of(original: Path, directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("kills", KILLS)
-async def test_an_import_that_is_killed_goes_on_when_started_again(
-    tmp_path: Path, rng: random.Random, kills: int
-) -> None:
+async def test_an_import_that_is_killed_goes_on_when_started_again(tmp_path, rng, kills):
     seed = rng.randrange(2**32)
     original = await make_log(tmp_path / "original", seed)
     _, _, keys = await contents_of(original)
@@ -141,9 +134,7 @@ async def test_an_import_that_is_killed_goes_on_when_started_again(
     assert check_log(directory).faults == []
 
 
-async def test_a_replacement_that_was_broken_off_is_finished_by_whoever_comes_next(
-    tmp_path: Path,
-) -> None:
+async def test_a_replacement_that_was_broken_off_is_finished_by_whoever_comes_next(tmp_path):
     old = await make_log(tmp_path / "old", 1)
     new = await make_log(tmp_path / "new", 2)
     expected = await contents_of(new)

@@ -137,9 +137,7 @@ async def test_a_process_is_killed_at_any_time(tmp_path: Path, rng: random.Rando
             assert (tmp_path / "keys.saved").read_bytes() != saved
 
 
-async def test_a_process_is_killed_while_keys_and_sums_are_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_process_is_killed_while_keys_and_sums_are_saved(tmp_path, monkeypatch):
     moments: list[Path] = []
 
     def as_it_is() -> None:

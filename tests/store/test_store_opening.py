@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,9 +69,7 @@ async def test_a_log_that_lost_shown_positions_begins_a_new_epoch(tmp_path: Path
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 60, b"another 17\n", b"a b c"])
-async def test_an_unreadable_note_of_the_head_changes_nothing(
-    tmp_path: Path, content: bytes
-) -> None:
+async def test_an_unreadable_note_of_the_head_changes_nothing(tmp_path, content):
     await make_log(tmp_path)
     async with open_store(tmp_path, NETWORK) as store:
         epoch = store.epoch
@@ -176,16 +173,12 @@ def only_wal(path: Path) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-async def test_a_log_that_is_not_right_is_refused(
-    tmp_path: Path, damage: Callable[[Path], object], message: str
-) -> None:
+async def test_a_log_that_is_not_right_is_refused(tmp_path, damage, message):
     damage(await make_log(tmp_path))
     await refused(tmp_path, message)
 
 
-async def test_a_migration_that_fails_leaves_the_log_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_migration_that_fails_leaves_the_log_as_it_was(tmp_path, monkeypatch):
     await make_log(tmp_path)
     broken = (*log_schema.MIGRATIONS, "CREATE TABLE more (x); SELECT * FROM nowhere;")
     with monkeypatch.context() as patch:

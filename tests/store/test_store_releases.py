@@ -1,6 +1,5 @@
 """Releases: many events wait for one event or anchor, and move in small steps, whatever happens."""
 
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -30,9 +29,7 @@ def many_waiting(size: int, seed: int = 0) -> tuple[World, Event, list[Event]]:
     return world, init, events
 
 
-def test_a_transaction_looks_at_a_bounded_number_of_waiting_events(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_looks_at_a_bounded_number_of_waiting_events(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "MAX_WAITERS", 16)
     world, init, events = many_waiting(200)
     log = BareLog(tmp_path)
@@ -50,9 +47,7 @@ def test_a_transaction_looks_at_a_bounded_number_of_waiting_events(
     log.close()
 
 
-async def test_the_events_of_an_anchor_move_on_when_nothing_else_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_events_of_an_anchor_move_on_when_nothing_else_comes(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "MAX_WAITERS", 16)
     world = World(1, streams=40, events=0)
     anchors = [world.add(time_event(cid, cid)) for cid in list(world.events)]
@@ -65,9 +60,7 @@ async def test_the_events_of_an_anchor_move_on_when_nothing_else_comes(
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_others_are_admitted_in_between_and_a_restart_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+async def test_others_are_admitted_in_between_and_a_restart_continues(tmp_path, monkeypatch, seed):
     monkeypatch.setattr(rows, "MAX_WAITERS", 2)
     world, init, events = many_waiting(150, seed)
     stranger = world.start(KEYS[3], b"another stream")
@@ -91,9 +84,7 @@ async def test_others_are_admitted_in_between_and_a_restart_continues(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_event_is_left_waiting_whose_history_is_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_no_event_is_left_waiting_whose_history_is_here(tmp_path, monkeypatch, seed):
     """Each waits for several events of a batch, which are looked up in parts."""
     monkeypatch.setattr(rows, "MAX_WAITERS", 16)
     monkeypatch.setattr(sql, "_VALUES_PER_STATEMENT", 5)

@@ -80,9 +80,7 @@ async def test_the_next_start_takes_the_saved_keys(tmp_path: Path, loads: list[i
     assert loads == [len(keys)] * 3 + [len(more)]
 
 
-async def test_a_shutdown_knows_that_they_are_being_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_shutdown_knows_that_they_are_being_saved(tmp_path, monkeypatch):
     seen: list[bool] = []
     write = saved_keys._write
 
@@ -96,9 +94,7 @@ async def test_a_shutdown_knows_that_they_are_being_saved(
     assert not saved_keys.SAVING.is_set()
 
 
-async def test_a_log_that_changed_much_without_a_clean_end_does_not_use_them(
-    tmp_path: Path, built: list[int]
-) -> None:
+async def test_a_log_that_changed_much_without_a_clean_end_does_not_use_them(tmp_path, built):
     """In test_store_killed_keys.py, it has changed less."""
     await fill(tmp_path / "log", 1)
     async with open_store(tmp_path / "log", NETWORK, settings=WITHOUT_RING) as store:
@@ -115,9 +111,7 @@ async def test_a_log_that_changed_much_without_a_clean_end_does_not_use_them(
     assert built == [0, len(keys)]  # that start has saved them
 
 
-async def test_a_log_that_was_put_back_does_not_trust_those_of_a_later_one(
-    tmp_path: Path, built: list[int]
-) -> None:
+async def test_a_log_that_was_put_back_does_not_trust_those_of_a_later_one(tmp_path, built):
     keys = await fill(tmp_path / "log", 1)
     shutil.copytree(tmp_path / "log", tmp_path / "backup")
     await fill(tmp_path / "log", 2)
@@ -164,9 +158,7 @@ async def test_a_start_needs_no_room_on_the_disk(tmp_path: Path, loads: list[int
             log.connection.execute("PRAGMA query_only = OFF")
 
 
-async def test_a_disk_that_fails_is_as_a_damaged_file(
-    tmp_path: Path, loads: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_fails_is_as_a_damaged_file(tmp_path, loads, monkeypatch):
     keys = await fill(tmp_path, 1)
 
     def fail(file: FileIO, size: int) -> bytes:
@@ -187,9 +179,7 @@ async def test_a_file_in_use_is_replaced_not_changed(tmp_path: Path) -> None:
         assert list(after.keys) == list(before.keys)
 
 
-async def test_what_changes_no_key_changes_nothing_for_the_next_start(
-    tmp_path: Path, loads: list[int]
-) -> None:
+async def test_what_changes_no_key_changes_nothing_for_the_next_start(tmp_path, loads):
     keys = await fill(tmp_path, 1)
     async with open_store(tmp_path, NETWORK, settings=WITHOUT_RING) as store:
         await store.wanted.add(Interest("model", "value"))
@@ -198,9 +188,7 @@ async def test_what_changes_no_key_changes_nothing_for_the_next_start(
     assert loads == [len(keys)]
 
 
-async def test_few_keys_are_not_worth_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_few_keys_are_not_worth_a_file(tmp_path, monkeypatch):
     await fill(tmp_path, 1)
     monkeypatch.setattr(saved_keys, "FEWEST", 10_000)
     await fill(tmp_path, 2)

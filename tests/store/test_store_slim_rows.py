@@ -80,9 +80,7 @@ def check(directory: Path, expected: list[tuple[object, ...]]) -> None:
         assert wrong.fetchone() == (0,)
 
 
-def test_what_an_earlier_version_changes_in_between_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_earlier_version_changes_in_between_is_not_lost(tmp_path, monkeypatch):
     of_the_version_before(tmp_path / "log", 100)
     before = contents(tmp_path / "log")
     monkeypatch.setattr(event_table, "_COPIED_AT_ONCE", 30)

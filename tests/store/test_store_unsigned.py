@@ -81,9 +81,7 @@ async def test_made_up_times_of_a_member_wait_until_they_are_proven(tmp_path: Pa
         check_tables(store)
 
 
-async def test_a_crowd_of_unsigned_events_leaves_room_for_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_crowd_of_unsigned_events_leaves_room_for_others(tmp_path, monkeypatch):
     """Its share is full; signed events, and what signed events build on, come in all the same."""
     monkeypatch.setattr(shares, "_MOST_UNCOVERED", shares.Amount(10, 1 << 20))
     monkeypatch.setattr(shares, "_WITHHELD", 10)

@@ -170,9 +170,7 @@ async def test_a_killed_process_is_replaced_and_loses_nothing() -> None:
         await pool.close()
 
 
-async def test_what_kills_two_processes_is_named_and_its_neighbours_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_kills_two_processes_is_named_and_its_neighbours_are_not(monkeypatch):
     monkeypatch.setattr(verifiers, "CHUNK_EVENTS", 4)
     good = some_cars(60)
     poison = init_event(KEYS[0], World(0).headers[next(iter(World(0).headers))].model, "poison").car
@@ -199,9 +197,7 @@ async def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "1 / 0")])
-async def test_without_processes_events_are_checked_here(
-    command: tuple[str, ...], with_native: bool
-) -> None:
+async def test_without_processes_events_are_checked_here(command, with_native):
     pool = Verifiers(2, command, native=with_native)
     findings = await pool.verify(some_cars(100))
     assert all(isinstance(finding, Facts) for finding in findings)

@@ -115,9 +115,7 @@ async def test_a_cancelled_caller_does_not_take_its_events_back(store: Store) ->
     assert {v.status for v in await store.admit_remote(world.offers())} == {"known"}
 
 
-async def test_what_comes_while_the_log_is_closed_finds_it_closed(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_what_comes_while_the_log_is_closed_finds_it_closed(store, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     log = EventLog(other, NETWORK, StoreSettings())
@@ -175,9 +173,7 @@ async def test_no_thread_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert [v.status for v in await store.admit_local([event.car])] == ["new"]
 
 
-async def test_a_change_is_made_without_its_caller(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_change_is_made_without_its_caller(store, tmp_path, monkeypatch):
     """Of two single events whose callers leave while the disk stands still, both are published."""
     first, second = [event.car for event in World(1, streams=2, events=0).events.values()]
     goes_on, transaction = Event(), EventLog.transaction
@@ -202,9 +198,7 @@ async def test_a_change_is_made_without_its_caller(
     assert [row.car for row in await feed_of(store)] == [first, second]
 
 
-async def test_an_event_that_breaks_the_node_is_refused_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_event_that_breaks_the_node_is_refused_alone(tmp_path, monkeypatch):
     world = World(1, streams=5, events=0)
     *good, poison = [event.car for event in world.events.values()]
 
@@ -303,9 +297,7 @@ async def test_cars_are_found_by_event_id_and_by_cid(store: Store) -> None:
     assert await store.reader.car(events[-1].cid) is None
 
 
-async def test_readers_share_a_few_connections(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_readers_share_a_few_connections(tmp_path, monkeypatch):
     opened: list[Path] = []
     open_reader = log_schema.open_reader
 
@@ -323,9 +315,7 @@ async def test_readers_share_a_few_connections(
     assert 1 <= len(opened) <= 2
 
 
-async def test_events_that_cannot_be_checked_ahead_are_admitted_all_the_same(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_events_that_cannot_be_checked_ahead_are_admitted_all_the_same(store, monkeypatch):
     """The node continues, for example when the system briefly has no thread left."""
     world = World(1)
 
