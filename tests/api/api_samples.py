@@ -1,8 +1,9 @@
 """Clients of a node's API, and a stream to write to it."""
 
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,11 +12,13 @@ from nacl.signing import SigningKey
 from openapi_check import check_answer
 from starlette.types import ASGIApp
 
-from recon_node.api import Services, create_app, open_listener, serve
-from recon_node.ceramic import Event, StreamId, StreamType
+from recon_node.api import Limits, Services, create_app, open_listener, serve
+from recon_node.ceramic import Event, Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.store import Store
+from recon_node.p2p import P2P, P2PSettings, open_p2p
+from recon_node.recon import VERSIONS, Version
+from recon_node.store import Store, open_store
 
 Api = httpx.AsyncClient
 """A client of a node's API."""
@@ -25,6 +28,7 @@ ABSENT = CID.of(DAG_CBOR, b"elsewhere")
 """Of an event that no node has."""
 MODEL = StreamId(StreamType.MODEL, ABSENT)
 INIT = init_event(KEY, MODEL, {"n": 0}, unique=b"u")
+ON_LOOPBACK = P2PSettings(listen=("/ip4/127.0.0.1/tcp/0",), discovery=False, sync_interval=0.5)
 PATIENCE = 120.0
 """Seconds to wait for what takes milliseconds: the machine may be slow, and busy with more."""
 
@@ -96,3 +100,27 @@ async def read(api: Api, path: str, status: int = 200, **params: Any) -> Any:
     answer = await api.get(f"/ceramic/{path}", params=params or None)
     assert answer.status_code == status, answer.text
     return answer.json()
+
+
+@asynccontextmanager
+async def running(
+    data_dir: Path, versions: Sequence[Version[Any]] = VERSIONS, discovery: bool = False
+) -> AsyncIterator[tuple[Api, P2P, Store]]:
+    async with (
+        open_store(data_dir, Network.local(7)) as store,
+        open_p2p(
+            dataclasses.replace(ON_LOOPBACK, discovery=discovery), store, data_dir, versions
+        ) as p2p,
+        api_of(store, peers=p2p, limits=Limits(connect=60)) as api,
+    ):
+        yield api, p2p, store
+
+
+async def until(api: Api, path: str, condition: Callable[[Any], bool]) -> dict[str, Any]:
+    """What `path` answers, once it fulfils a condition."""
+    with trio.fail_after(60):
+        while True:
+            answer = await read(api, path)
+            if condition(answer):
+                return dict(answer)
+            await trio.sleep(0.02)

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-from api_samples import KEY, MODEL, Api, Events, admit
-from test_api_peers import running, until
+from api_samples import KEY, MODEL, Api, Events, admit, running, until
 
 from recon_node import __version__
 from recon_node.api.routes import kubo

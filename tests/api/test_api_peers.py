@@ -1,53 +1,20 @@
 """The API of two nodes with a real network side each, on the loopback."""
 
-import dataclasses
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import trio
-from api_samples import Api, Events, api_of, read
+from api_samples import Events, read, running, until
 from openapi_check import DOCUMENT
 
-from recon_node.api import Limits
 from recon_node.api.routes.node_info import did_of_peer
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
-from recon_node.p2p import P2P, P2PSettings, open_p2p
 from recon_node.p2p.peers.schedule import sort_value_rendezvous_of
-from recon_node.recon import VERSIONS, Version
-from recon_node.store import Store, open_store
+from recon_node.recon import VERSIONS
 
 LISTING = "experimental/interests"
-SETTINGS = P2PSettings(listen=("/ip4/127.0.0.1/tcp/0",), discovery=False, sync_interval=0.5)
-
-
-@asynccontextmanager
-async def running(
-    data_dir: Path, versions: Sequence[Version[Any]] = VERSIONS, discovery: bool = False
-) -> AsyncIterator[tuple[Api, P2P, Store]]:
-    async with (
-        open_store(data_dir, Network.local(7)) as store,
-        open_p2p(
-            dataclasses.replace(SETTINGS, discovery=discovery), store, data_dir, versions
-        ) as p2p,
-        api_of(store, peers=p2p, limits=Limits(connect=60)) as api,
-    ):
-        yield api, p2p, store
-
-
-async def until(api: Api, path: str, condition: Callable[[Any], bool]) -> dict[str, Any]:
-    """What `path` answers, once it fulfils a condition."""
-    with trio.fail_after(60):
-        while True:
-            answer = await read(api, path)
-            if condition(answer):
-                return dict(answer)
-            await trio.sleep(0.02)
 
 
 async def test_two_nodes_get_connected_and_say_so(tmp_path: Path, sample: Events) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spark_helpers import EPOCH, feed_rows, invoked, printed, read_on, told
 from spark_samples import KEY, change, document, replace
-from support import forking
+from support import forking, vectors
 
 from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import model_event
@@ -26,72 +26,12 @@ from spark_sink.tables.tables import Tables
 from spark_sink.views import model_columns
 from spark_sink.views.model_columns import Columns
 
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["title"],
-    "$defs": {
-        "place": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "at": {"$ref": "#/$defs/point"}},
-        },
-        "point": {"type": "array", "items": {"type": "number"}},
-        "comment": {
-            "type": "object",
-            "properties": {
-                "text": {"type": "string"},
-                "replies": {"type": "array", "items": {"$ref": "#/$defs/comment"}},
-            },
-        },
-        "state": {"type": "string", "enum": ["draft", "done"]},
-    },
-    "properties": {
-        "title": {"type": "string", "maxLength": 100},
-        "likes": {"type": "integer"},
-        "score": {"type": ["number", "null"]},
-        "open": {"type": "boolean"},
-        "day": {"type": "string", "format": "date"},
-        "when": {"type": "string", "format": "date-time"},
-        "state": {"$ref": "#/$defs/state"},
-        "tags": {"type": "array", "items": {"type": "string"}},
-        "place": {"anyOf": [{"$ref": "#/$defs/place"}, {"type": "null"}]},
-        "comments": {"type": "array", "items": {"$ref": "#/$defs/comment"}},
-        "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
-        "either": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
-        "parent": {"type": "string"},
-        "Position": {"type": "integer"},
-        "stream-id": {"type": "string"},
-    },
-}
-DEFINITION = {
-    "version": "2.0",
-    "name": "Blog Post",
-    "interface": False,
-    "implements": [],
-    "schema": SCHEMA,
-    "accountRelation": {"type": "list"},
-    "relations": {"parent": {"type": "document", "model": None}},
-}
+DEFINITION: dict[str, Any] = vectors.load("spark/blog_post")["definition"]
+SCHEMA = DEFINITION["schema"]
 MODEL = model_event(KEY, DEFINITION)
 OF = MODEL.stream_id()
 PARENT = document(OF, {"title": "the parent"}, b"parent")
-CONTENT = {
-    "title": "A post",
-    "likes": 3,
-    "score": 0.5,
-    "open": True,
-    "day": "2026-02-28",
-    "when": "2026-02-28T12:00:00.25+02:00",
-    "state": "draft",
-    "tags": ["a", "b"],
-    "place": {"city": "Rome", "at": [41.9, 12]},
-    "comments": [{"text": "first", "replies": [{"text": "second"}]}],
-    "counts": {"x": 1},
-    "either": 7,
-    "parent": str(PARENT.stream_id()),
-    "Position": 5,
-    "stream-id": "odd",
-}
+CONTENT = vectors.load("spark/blog_post", parent=PARENT.stream_id())["content"]
 POST = document(OF, CONTENT, b"post")
 BADLY = document(
     OF, {"title": "early", "likes": "many", "day": "2026-02-30", "tags": ["a", 1]}, b"early"

@@ -1,9 +1,11 @@
 """What the tests of streams are written with: a model, patches, and a writer of events."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nacl.signing import SigningKey
+from support import vectors
 
 from recon_node.ceramic import Event, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
@@ -110,3 +112,33 @@ class Writer:
         assert not state.validation_errors
         assert json_equal(state.data.content, proposal.content)
         return state.data.content
+
+
+PUBLIC_MODELS: list[dict[str, Any]] = vectors.load("public_models")["models"]
+"""The schemas of 88 models from public repositories. For each, a complete document, the least one,
+and changes of the complete one: `[path, 1, value, verdict]` sets a member, `[path, 0, null,
+verdict]` removes it; the verdict is that of ajv 8 for draft 2020-12 with formats off. A value
+`{"repeat": [text, n]}` stands for a long text."""
+
+
+def documents(model: dict[str, Any]) -> Iterator[tuple[Any, bool]]:
+    for name in ("complete", "least"):
+        document, verdict = model[name]
+        yield document, bool(verdict)
+    for path, is_set, value, verdict in model["changes"]:
+        yield changed(model["complete"][0], path, is_set, value), bool(verdict)
+
+
+def changed(document: Any, path: list[str | int], is_set: int, value: Any) -> Any:
+    token, *below = path
+    document = copy.copy(document)
+    if below:
+        document[token] = changed(document[token], below, is_set, value)
+    elif not is_set:
+        del document[token]
+    elif isinstance(value, dict) and "repeat" in value:
+        text, times = value["repeat"]
+        document[token] = text * times
+    else:
+        document[token] = value
+    return document

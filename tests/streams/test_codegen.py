@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from test_public_models import MODELS, documents
+from stream_samples import PUBLIC_MODELS, documents
 from typing_extensions import is_typeddict
 
 from recon_node.ceramic import StreamId, StreamType
@@ -23,8 +23,8 @@ from recon_node.client import Ceramic, InvalidArgumentError
 from recon_node.client.codegen import read_models, typed_dicts
 from recon_node.streams.document_schema import SchemaError, compiled
 
-MODEL = StreamId.parse(MODELS[0]["model"])
-OTHER = StreamId.parse(MODELS[1]["model"])
+MODEL = StreamId.parse(PUBLIC_MODELS[0]["model"])
+OTHER = StreamId.parse(PUBLIC_MODELS[1]["model"])
 BLOG = Path(__file__).parents[2] / "docs" / "examples" / "blog"
 RUFF = Path(sys.executable).with_name("ruff")
 
@@ -168,7 +168,7 @@ def test_what_a_schema_accepts_fits_its_type(data: st.DataObject) -> None:
 
 def test_documents_of_public_models_fit_their_types() -> None:
     accepted = refused = 0
-    for model in MODELS:
+    for model in PUBLIC_MODELS:
         post = fits(typed_dicts({MODEL: definition(model["schema"])}), "Post")
         for document, verdict in documents(model):
             if verdict:
@@ -195,7 +195,7 @@ def test_a_document_is_no_model() -> None:
 def test_types_of_many_models_are_formatted() -> None:
     definitions = {
         StreamId.parse(model["model"]): definition(model["schema"], name=f"{model['from']} {n % 9}")
-        for n, model in enumerate(MODELS)
+        for n, model in enumerate(PUBLIC_MODELS)
     }
     code = typed_dicts(definitions)
     formatted(code)
@@ -300,7 +300,7 @@ def test_mypy_accepts_what_a_schema_accepts(tmp_path: Path) -> None:
     """Documents of public models, and the example application."""
     lines, file = [], tmp_path / "models.py"
     definitions = {}
-    for number, model in enumerate(MODELS):
+    for number, model in enumerate(PUBLIC_MODELS):
         definitions[StreamId.parse(model["model"])] = definition(
             model["schema"], name=f"M{number} "
         )
