@@ -10,7 +10,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 from nacl.signing import SigningKey
-from support.waiting import wait_until
+from support.waiting import anchoring_pair, wait_until
 
 from recon_node.api.errors import ApiError
 from recon_node.api.routes.products import anchors
@@ -22,7 +22,6 @@ from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor
 from recon_node.testnet import TestnetNode
 
 CLIENT = SigningKey(bytes(range(32)))
-ANCHORING = ("--anchor", "development", "--anchor-interval", "1s")
 STREAM = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"a node's stream"))
 
 
@@ -32,17 +31,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TestnetNode
     directory = tmp_path_factory.mktemp("anchoring")
     config = directory / "anchoring.toml"
     config.write_text(f'anchor_clients = ["{controller_of(CLIENT)}"]\n')
-    shared = ["--network", "local-4711", "--development-time", "--sync-interval", "1"]
-    first, second = (TestnetNode(name, directory, shared) for name in ("anchoring", "other"))
-    try:
-        first.launch([*ANCHORING, "--anchor-serve", "--config", str(config)])
-        first.wait_until_ready()
-        second.launch(["--bootstrap", first.addresses[0]])
-        second.wait_until_ready()
-        yield [first, second]
-    finally:
-        for node in (first, second):
-            node.discard()
+    flags = ("--anchor-serve", "--config", str(config))
+    with anchoring_pair(directory, ("--network", "local-4711"), *flags) as pair:
+        yield pair
 
 
 def command(node: TestnetNode, *args: str) -> str:

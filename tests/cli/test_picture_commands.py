@@ -1,6 +1,5 @@
 """The commands that draw: streams of a real node, tangles and feeds of a file."""
 
-import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from cli_run import error_of, json_of, run
 from nacl.signing import SigningKey
 from support import vectors
+from support.tangle_samples import AUTHOR, feed_message
 
 from recon_node.ceramic import Event, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, time_event
@@ -18,7 +18,7 @@ from recon_node.dag.dag_events import replica_event
 from recon_node.dag.protocol.dag_operations import Append
 from recon_node.dag.protocol.replica import Replica
 from recon_node.ipld import CID, DAG_CBOR, RAW, multibase
-from recon_node.tangles.classic_feed import message_id, signing_input
+from recon_node.tangles.classic_feed import message_id
 from recon_node.testnet import TestnetNode
 
 KEY = SigningKey(bytes(32))
@@ -234,28 +234,13 @@ def test_a_hostile_tangle_moves_no_cursor(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "-").exists()
 
 
-KEY_OF_FEED = SigningKey(bytes(range(32)))
-AUTHOR = f"@{base64.b64encode(bytes(KEY_OF_FEED.verify_key)).decode()}.ed25519"
-
-
-def message(sequence: int, previous: str | None) -> dict[str, Any]:
-    unsigned = {
-        "previous": previous,
-        "author": AUTHOR,
-        "sequence": sequence,
-        "timestamp": 1_700_000_000_000 + sequence,
-        "hash": "sha256",
-        "content": {"type": "post"},
-    }
-    signature = KEY_OF_FEED.sign(signing_input(unsigned)).signature
-    return {**unsigned, "signature": base64.b64encode(signature).decode() + ".sig.ed25519"}
-
-
 def test_a_feed() -> None:
     feed: list[dict[str, Any]] = []
     for sequence in range(1, 8):
-        feed.append(message(sequence, message_id(feed[-1]) if feed else None))
-    wrong = {**message(8, message_id(feed[-1])), "timestamp": 1}
+        feed.append(
+            feed_message(sequence, message_id(feed[-1]) if feed else None, {"type": "post"})
+        )
+    wrong = {**feed_message(8, message_id(feed[-1]), {"type": "post"}), "timestamp": 1}
     data = "\n".join(map(json.dumps, [*feed, wrong]))
     show = ("tangle", "show", "-", "--feed", AUTHOR)
     lines = run(*show, data=data).stdout.splitlines()

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from client_samples import POST, issued
 from nacl.signing import SigningKey
-from support.waiting import wait_until
+from support.waiting import anchoring_pair, wait_until
 
 from recon_node.cli import main
 from recon_node.client import CID, Ceramic, Document, Key, SolanaAccount
@@ -23,24 +23,12 @@ ACCOUNT = SolanaAccount(
     lambda text: WALLET.sign(text.encode()).signature,
 )
 KEY = Key.from_seed(b"k" * 32)
-NETWORK = ("--network", "local-4719", "--development-time", "--sync-interval", "1")
-ANCHORING = ("--anchor", "development", "--anchor-interval", "1s")
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TestnetNode]]:
-    """Two nodes, of which the first gives every event a time."""
-    directory = tmp_path_factory.mktemp("repair")
-    first, second = (TestnetNode(name, directory, NETWORK) for name in ("anchoring", "other"))
-    try:
-        first.launch(ANCHORING)
-        first.wait_until_ready()
-        second.launch(["--bootstrap", first.addresses[0]])
-        second.wait_until_ready()
-        yield [first, second]
-    finally:
-        for node in (first, second):
-            node.discard()
+    with anchoring_pair(tmp_path_factory.mktemp("repair"), ("--network", "local-4719")) as pair:
+        yield pair
 
 
 def expired(ceramic: Ceramic) -> tuple[Document, CID, CID, CID]:

@@ -1,14 +1,13 @@
 """Pictures of streams, tangles, feeds and replicas: what is marked, and what is told."""
 
-import base64
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nacl.signing import SigningKey
 from support import vectors
 from support.dag_logs import join
+from support.tangle_samples import AUTHOR, feed_message
 
 from recon_node.dag.protocol.dag_operations import Append
 from recon_node.dag.protocol.replica import Replica, replica_picture
@@ -16,7 +15,7 @@ from recon_node.draw.layout import NodeShape, Picture, PictureNode, Tone, lay_ou
 from recon_node.ipld import CID, RAW
 from recon_node.streams import EventShape
 from recon_node.streams.picture import HeldEvent, Progress, stream_picture
-from recon_node.tangles.classic_feed import classic_feed, message_id, signing_input
+from recon_node.tangles.classic_feed import classic_feed, message_id
 from recon_node.tangles.pictures import feed_picture, tangle_picture
 from recon_node.tangles.tangle import weave
 
@@ -161,28 +160,12 @@ def test_who_breaks_a_rule_says_which() -> None:
     assert summary == "1 messages, 1 tip, 4 left out"
 
 
-KEY = SigningKey(bytes(range(32)))
-AUTHOR = f"@{base64.b64encode(bytes(KEY.verify_key)).decode()}.ed25519"
-
-
-def message(sequence: int, previous: str | None, text: str = "") -> dict[str, Any]:
-    unsigned = {
-        "previous": previous,
-        "author": AUTHOR,
-        "sequence": sequence,
-        "timestamp": 1_700_000_000_000 + sequence,
-        "hash": "sha256",
-        "content": {"type": "post", "text": text},
-    }
-    signature = KEY.sign(signing_input(unsigned)).signature
-    return {**unsigned, "signature": base64.b64encode(signature).decode() + ".sig.ed25519"}
-
-
 def test_a_feed_and_what_is_left_out_of_it() -> None:
-    first = message(1, None)
-    second = message(2, message_id(first))
-    forks = [message(3, message_id(second), text) for text in "ab"]
-    after_gap = message(7, "%" + "A" * 43 + "=.sha256")
+    post = {"type": "post", "text": ""}
+    first = feed_message(1, None, post)
+    second = feed_message(2, message_id(first), post)
+    forks = [feed_message(3, message_id(second), {**post, "text": text}) for text in "ab"]
+    after_gap = feed_message(7, "%" + "A" * 43 + "=.sha256", post)
     messages = [first, second, *forks, after_gap]
     picture = feed_picture("F", classic_feed(messages, AUTHOR), messages)
     nodes = nodes_of(picture)

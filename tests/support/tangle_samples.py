@@ -1,5 +1,7 @@
-"""A thread by four authors, with a message that its model rejects and one that comes too soon."""
+"""A thread by four authors, with a message that its model rejects and one that comes too soon; and
+messages of a classic feed."""
 
+import base64
 import json
 from typing import Any
 
@@ -7,6 +9,7 @@ from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import init_event, model_event
+from recon_node.tangles.classic_feed import signing_input
 
 ALICE, BOB, CAROL, DAVE = KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2, 3, 4)]
 TEXT = {"type": "string", "maxLength": 20}
@@ -51,3 +54,24 @@ ALL = [MODEL, ROOT, LEFT, RIGHT, BOTH, WRONG, LOOSE]
 def ids(*events: Event) -> list[str]:
     """The StreamIDs of documents."""
     return [str(event.stream_id()) for event in events]
+
+
+FEED_KEY = SigningKey(bytes(range(32)))
+AUTHOR = f"@{base64.b64encode(bytes(FEED_KEY.verify_key)).decode()}.ed25519"
+"""The author of a classic feed."""
+
+
+def feed_message(
+    sequence: int, previous: str | None, content: Any, **changes: Any
+) -> dict[str, Any]:
+    message = {
+        "previous": previous,
+        "author": AUTHOR,
+        "sequence": sequence,
+        "timestamp": 1_700_000_000_000 + sequence,
+        "hash": "sha256",
+        "content": content,
+        **changes,
+    }
+    signature = FEED_KEY.sign(signing_input(message)).signature
+    return {**message, "signature": base64.b64encode(signature).decode() + ".sig.ed25519"}

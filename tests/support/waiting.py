@@ -3,8 +3,9 @@
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -69,3 +70,21 @@ def equal(nodes: list[TestnetNode]) -> bool:
     states = [recon(node) for node in nodes]
     whole = {(state["events"], state["head"], state["sha256a"]) for state in states}
     return len(whole) == 1 and states[0]["events"] == states[0]["head"]
+
+
+@contextmanager
+def anchoring_pair(
+    directory: Path, settings: Sequence[str], *flags: str
+) -> Iterator[list[TestnetNode]]:
+    """Two nodes of these settings; the first, with flags of its own, gives every event a time."""
+    settings = [*settings, "--development-time", "--sync-interval", "1"]
+    first, second = (TestnetNode(name, directory, settings) for name in ("anchoring", "other"))
+    try:
+        first.launch(["--anchor", "development", "--anchor-interval", "1s", *flags])
+        first.wait_until_ready()
+        second.launch(["--bootstrap", first.addresses[0]])
+        second.wait_until_ready()
+        yield [first, second]
+    finally:
+        for node in (first, second):
+            node.discard()

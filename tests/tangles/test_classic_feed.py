@@ -1,6 +1,5 @@
 """The classic feed: two published messages, feeds signed here, and each rule broken on purpose."""
 
-import base64
 import json
 import math
 import random
@@ -9,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nacl.signing import SigningKey
 from support import vectors
+from support.tangle_samples import AUTHOR, feed_message
 
 from recon_node.tangles.classic_feed import (
     FeedRule,
@@ -24,29 +23,13 @@ from recon_node.tangles.classic_feed import (
 SSB = vectors.load("ssb")
 GUIDE = SSB["guide"]
 POST = {"type": "post"}
-KEY = SigningKey(bytes(range(32)))
-AUTHOR = f"@{base64.b64encode(bytes(KEY.verify_key)).decode()}.ed25519"
-
-
-def _signed(sequence: int, previous: str | None, content: Any, **changes: Any) -> dict[str, Any]:
-    message = {
-        "previous": previous,
-        "author": AUTHOR,
-        "sequence": sequence,
-        "timestamp": 1700000000000 + sequence,
-        "hash": "sha256",
-        "content": content,
-        **changes,
-    }
-    signature = KEY.sign(signing_input(message)).signature
-    return {**message, "signature": base64.b64encode(signature).decode() + ".sig.ed25519"}
 
 
 def _feed(length: int) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for sequence in range(1, length + 1):
         previous = message_id(messages[-1]) if messages else None
-        messages.append(_signed(sequence, previous, {"type": "post", "text": f"№ {sequence}"}))
+        messages.append(feed_message(sequence, previous, {"type": "post", "text": f"№ {sequence}"}))
     return messages
 
 
@@ -69,7 +52,7 @@ def test_what_json_has_no_number_for_is_null() -> None:
     content = {**POST, "numbers": [-0.0, math.nan, math.inf, -math.inf, 10**400, -(10**400)]}
     text = "0" + ",\n      null" * 5
     assert f'"numbers": [\n      {text}\n' in signing_input({"content": content}).decode()
-    [message] = [_signed(1, None, content)]
+    [message] = [feed_message(1, None, content)]
     assert classic_feed([message], AUTHOR).tip == message_id(message)
 
 
@@ -97,7 +80,7 @@ def test_it_ends_before_a_gap() -> None:
 
 def test_it_ends_where_its_author_forked_it() -> None:
     first, second, third = _feed(3)
-    rival = _signed(2, message_id(first), "c2VjcmV0.box")
+    rival = feed_message(2, message_id(first), "c2VjcmV0.box")
     feed = classic_feed([first, second, rival, third], AUTHOR)
     assert feed.order == (message_id(first),)
     assert feed.excluded == {
@@ -111,15 +94,15 @@ DEEP: Any = {}
 for _ in range(3000):
     DEEP = {"": DEEP}
 BROKEN = [
-    (FeedRule.PREVIOUS, _signed(2, message_id(GUIDE[0]), POST)),
-    (FeedRule.SIGNATURE, {**_signed(2, None, POST), "timestamp": 1}),
-    (FeedRule.SIGNATURE, {**_signed(2, None, POST), "signature": "=?.sig.ed25519"}),
-    (FeedRule.FIELDS, _signed(True, None, POST)),
-    (FeedRule.FIELDS, _signed(2**31, None, POST)),
-    (FeedRule.CONTENT, _signed(2, None, 5)),
-    (FeedRule.SIZE, _signed(2, None, {**POST, "text": "x" * 8192})),
-    (FeedRule.SIZE, _signed(2, None, {**POST, "deep": DEEP})),
-    (FeedRule.GAP, _signed(-1, None, POST)),
+    (FeedRule.PREVIOUS, feed_message(2, message_id(GUIDE[0]), POST)),
+    (FeedRule.SIGNATURE, {**feed_message(2, None, POST), "timestamp": 1}),
+    (FeedRule.SIGNATURE, {**feed_message(2, None, POST), "signature": "=?.sig.ed25519"}),
+    (FeedRule.FIELDS, feed_message(True, None, POST)),
+    (FeedRule.FIELDS, feed_message(2**31, None, POST)),
+    (FeedRule.CONTENT, feed_message(2, None, 5)),
+    (FeedRule.SIZE, feed_message(2, None, {**POST, "text": "x" * 8192})),
+    (FeedRule.SIZE, feed_message(2, None, {**POST, "deep": DEEP})),
+    (FeedRule.GAP, feed_message(-1, None, POST)),
 ]
 
 
