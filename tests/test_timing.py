@@ -1,10 +1,9 @@
 """Traces: what has a span, that nothing has one by default, and that they reach a collector."""
 
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import fields
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import httpx
@@ -18,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 from prometheus_client import CollectorRegistry, Histogram
 from support import sdk_sample
+from support.web_server import serving
 
 from recon_node.api import Services, create_app
 from recon_node.base.timing import BOUNDS, Durations, TracesError, span, traced_by, traces
@@ -117,32 +117,20 @@ def test_without_traces_nothing_is_asked() -> None:
         span("sync", 1.0, attributes)
 
 
-class Collector(BaseHTTPRequestHandler):
-    """Takes spans as OpenTelemetry's collector does."""
-
-    got: list[tuple[str, bytes]]
-
-    def do_POST(self) -> None:
-        self.got.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
 def test_they_are_sent_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    handler = type("Handler", (Collector,), {"got": []})
-    with HTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    received: list[tuple[str, bytes]] = []
+
+    def collect(handler: BaseHTTPRequestHandler) -> None:
+        received.append((handler.path, handler.rfile.read(int(handler.headers["content-length"]))))
+        handler.send_response(200)
+        handler.end_headers()
+
+    with serving(collect) as url:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         monkeypatch.setattr("recon_node.base.timing.FLUSH", 60.0)
         with traces("spark-sink", on=True):
             span("pipeline batch", 0.5, lambda: {"recon.rows": 930})
-        server.shutdown()
-        thread.join()
-    [(path, body)] = handler.got
+    [(path, body)] = received
     assert path == "/v1/traces"
     [resource] = ExportTraceServiceRequest.FromString(body).resource_spans
     named = {

@@ -4,45 +4,20 @@ import gzip
 import io
 import json
 import tarfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from cli_run import error_of, run
+from support.web_server import serving
 
 from recon_node.backup import BackupError, restore_backup
 from recon_node.base.connection import MAX_ANSWER, Connection, NodeError
 from recon_node.ceramic import StreamId, StreamType
 from recon_node.ipld import CID, RAW
 
-Reply = Callable[[BaseHTTPRequestHandler], None]
 ROOT = CID.of(RAW, b"root")
 STREAM = StreamId(StreamType.MODEL_INSTANCE, ROOT)
-
-
-@contextmanager
-def server(reply: Reply) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            with suppress(BrokenPipeError, ConnectionResetError):  # the client has had enough
-                reply(self)
-
-        do_POST = do_GET  # noqa: N815
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{http.server_port}"
-        finally:
-            http.shutdown()
-            thread.join()
 
 
 def start(handler: BaseHTTPRequestHandler, **headers: str) -> None:
@@ -59,7 +34,7 @@ def test_a_compressed_answer_is_not_unpacked() -> None:
         handler.wfile.write(gzip.compress(b'{"a": 1}'))
 
     asked: list[str] = []
-    with server(reply) as url:
+    with serving(reply) as url:
         assert "is not a node" in error_of("status", "--url", url)
     assert set(asked) == {"identity"}
 
@@ -92,7 +67,7 @@ def test_an_answer_without_end_is_given_up() -> None:
             handler.wfile.write(b" " * 1024 * 1024)
 
     too_much = pytest.raises(NodeError, match=f"more than {MAX_ANSWER:,} bytes")
-    with server(reply) as url, Connection(url) as node, too_much:
+    with serving(reply) as url, Connection(url) as node, too_much:
         node.request("GET", "/ceramic/recon")
 
 
@@ -111,7 +86,7 @@ def test_a_pull_ends_where_the_node_said_that_it_would(tmp_path: Path) -> None:
             written.append(65536)
 
     written: list[int] = []
-    with server(reply) as url:
+    with serving(reply) as url:
         error = error_of("dag", "pull", ROOT, "--url", url, "--out", tmp_path / "out.car")
     assert "more than the 100 bytes that it announced" in error
     assert list(tmp_path.iterdir()) == []

@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from random import Random
 
 import trio
 from nacl.signing import SigningKey
+from support.web_server import serving
 
 from recon_node.ceramic import Event, Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event
@@ -78,20 +79,39 @@ def sync(node: Path, *urls: Path | str, network: Network = NETWORK) -> tuple[Sna
     return report, trio.run(main)
 
 
-class Quiet:
-    """For handlers of requests, of which nothing is logged."""
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @contextmanager
-def serving(handler: type[BaseHTTPRequestHandler], host: str = "127.0.0.1") -> Iterator[str]:
-    """Run a web server; its URL."""
-    with ThreadingHTTPServer((host, 0), handler) as server:
-        server.handle_error = lambda *args: None  # type: ignore[method-assign]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
+def web(directory: Path, misdeed: str = "none", only: str = "") -> Iterator[str]:
+    """A web server of files, with byte ranges, that misbehaves for paths that contain `only`."""
+    stopped = threading.Event()
+
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        path = directory / handler.path.lstrip("/").partition("?")[0]
+        if not path.is_file():
+            handler.send_error(404)
+            return
+        data, wanted = path.read_bytes(), handler.headers.get("Range")
+        harm = misdeed if only in handler.path else "none"
+        first, last, size = 0, len(data) - 1, len(data)
+        if wanted is not None and harm != "no ranges":
+            first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+            handler.send_response(206)
+            handler.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+        elif harm == "redirects":
+            handler.send_response(302)
+            handler.send_header("Location", f"{handler.path.partition('?')[0]}?{id(handler)}")
+        else:
+            handler.send_response(200)
+        data = data[first : last + 1]
+        handler.send_header("Last-Modified", handler.date_time_string(0))
+        length = 1 << 50 if harm == "endless" else len(data)
+        handler.send_header("Content-Length", str(length))
+        handler.end_headers()
+        if harm == "other bytes":
+            data = bytes(len(data))
+        handler.wfile.write(data[: len(data) // 2] if harm == "cut off" else data)
+        while harm == "endless" and not stopped.is_set():
+            handler.wfile.write(bytes(1 << 20))
+
+    with serving(reply) as url:
+        yield url
+        stopped.set()

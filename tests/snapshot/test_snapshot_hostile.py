@@ -2,9 +2,6 @@
 
 import itertools
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -15,7 +12,8 @@ import httpx
 import pytest
 import trio
 from nacl.signing import SigningKey
-from snapshot_support import KEY, NETWORK, Quiet, create, events, make_log, serving, sync
+from snapshot_support import KEY, NETWORK, create, events, make_log, sync, web
+from support.web_server import serving
 
 from recon_node.ceramic import Network, network_range
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, dag_cbor, encode_varint
@@ -85,42 +83,6 @@ def kept(log: Path) -> tuple[Objects, RootObject]:
     return objects, create(log, objects).root
 
 
-@contextmanager
-def web(directory: Path, misdeed: str, only: str) -> Iterator[str]:
-    """A web server that misbehaves for paths that contain `only`."""
-    stopped = threading.Event()
-
-    class Handler(Quiet, BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            data = (directory / self.path.lstrip("/").partition("?")[0]).read_bytes()
-            wanted = self.headers.get("Range")
-            harm = misdeed if only in self.path else "none"
-            first, last, size = 0, len(data) - 1, len(data)
-            if wanted is not None and harm != "no ranges":
-                first, last = map(int, wanted.removeprefix("bytes=").split("-"))
-                self.send_response(206)
-                self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
-            elif harm == "redirects":
-                self.send_response(302)
-                self.send_header("Location", f"{self.path.partition('?')[0]}?{id(self)}")
-            else:
-                self.send_response(200)
-            data = data[first : last + 1]
-            self.send_header("Last-Modified", self.date_time_string(0))
-            length = 1 << 50 if harm == "endless" else len(data)
-            self.send_header("Content-Length", str(length))
-            self.end_headers()
-            if harm == "other bytes":
-                data = bytes(len(data))
-            self.wfile.write(data[: len(data) // 2] if harm == "cut off" else data)
-            while harm == "endless" and not stopped.is_set():
-                self.wfile.write(bytes(1 << 20))
-
-    with serving(Handler) as url:
-        yield url
-        stopped.set()
-
-
 @pytest.mark.parametrize(
     ("misdeed", "reason"),
     [("no ranges", "cannot be read"), ("cut off", "cannot be read"), ("other bytes", "damaged")],
@@ -163,16 +125,15 @@ def test_an_answer_of_any_kind_is_not_read_without_end(head: str, piece: bytes) 
     sent, most = 0, 64 << 20
     coding = "Transfer-Encoding: chunked" if piece[0] else "Content-Length: 99999999999"
 
-    class Handler(Quiet, BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            nonlocal sent
-            sent = 0
-            self.wfile.write(f"HTTP/1.1 {head}\r\n{coding}\r\n\r\n".encode())
-            while sent < most:
-                self.wfile.write(piece)
-                sent += len(piece)
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        nonlocal sent
+        sent = 0
+        handler.wfile.write(f"HTTP/1.1 {head}\r\n{coding}\r\n\r\n".encode())
+        while sent < most:
+            handler.wfile.write(piece)
+            sent += len(piece)
 
-    with serving(Handler) as url:
+    with serving(reply) as url:
         objects = Objects.open(url)
         with pytest.raises(ObjectError):
             objects.get("a")
@@ -182,13 +143,11 @@ def test_an_answer_of_any_kind_is_not_read_without_end(head: str, piece: bytes) 
 
 
 def test_a_server_that_only_says_that_it_will_answer_is_left() -> None:
-    class Handler(Quiet, BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            with suppress(OSError):
-                while True:
-                    self.wfile.write(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000)
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        while True:
+            handler.wfile.write(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000)
 
-    with serving(Handler) as url, pytest.raises(ObjectError, match="takes too long"):
+    with serving(reply) as url, pytest.raises(ObjectError, match="takes too long"):
         Objects.open(url, timeout=1).get("a")
 
 
@@ -460,15 +419,14 @@ async def test_a_name_that_resolves_anew_leads_nowhere_else(monkeypatch, name):
     answers["target" if name == "source" else "source"] = itertools.repeat(public)
     reached: list[str] = []
 
-    class Handler(Quiet, BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            host = self.headers["Host"].partition(".")[0]
-            reached.append(f"{host} at {self.connection.getsockname()[0]}")
-            self.send_response(302 if host == "source" else 404)
-            target = private if name == "source" else "target.test"
-            self.send_header("Location", f"http://{target}:{self.server.server_port}/")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        host = handler.headers["Host"].partition(".")[0]
+        reached.append(f"{host} at {handler.connection.getsockname()[0]}")
+        handler.send_response(302 if host == "source" else 404)
+        target = private if name == "source" else "target.test"
+        handler.send_header("Location", f"http://{target}:{url.rpartition(':')[2]}/")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
 
     async def resolve(host: bytes, port: bytes | int | None, *_: Any) -> list[Any]:
         address = next(answers[host.decode().partition(".")[0]])
@@ -476,7 +434,7 @@ async def test_a_name_that_resolves_anew_leads_nowhere_else(monkeypatch, name):
 
     resolver = Mock(spec=trio.abc.HostnameResolver, getaddrinfo=resolve)
     trio.socket.set_custom_hostname_resolver(resolver)
-    with serving(Handler, host="0.0.0.0") as url:
+    with serving(reply, host="0.0.0.0") as url:
         server = WebServer(f"http://source.test:{url.rpartition(':')[2]}", 30.0, 30.0, 0)
         async with httpx.AsyncClient(trust_env=False) as client:
             with pytest.raises(OSError, match=r"not (a )?public"):

@@ -4,13 +4,13 @@ import json
 import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import httpx
 import pytest
 from click.testing import CliRunner, Result
-from snapshot_support import NETWORK, Quiet, events, make_log, serving
+from snapshot_support import NETWORK, events, make_log, web
+from support.web_server import serving
 
 from recon_node.cli import main
 from recon_node.snapshot.objects import MissingObjectError, ObjectError, Objects, UrlError
@@ -37,27 +37,6 @@ def s3() -> Iterator[dict[str, str]]:
         "AWS_ALLOW_HTTP": "true",
     }
     server.stop()
-
-
-class _Ranges(Quiet, SimpleHTTPRequestHandler):
-    """Serves files, with byte ranges, as all web servers but this module's do."""
-
-    def do_GET(self) -> None:
-        path = Path(self.translate_path(self.path))
-        if not path.is_file():
-            self.send_error(404)
-            return
-        data, wanted = path.read_bytes(), self.headers.get("Range")
-        size = len(data)
-        self.send_response(200 if wanted is None else 206)
-        if wanted is not None:
-            first, last = wanted.removeprefix("bytes=").split("-")
-            self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
-            data = data[int(first) : int(last) + 1]
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("Last-Modified", self.date_time_string(path.stat().st_mtime))
-        self.end_headers()
-        self.wfile.write(data)
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +104,7 @@ def test_a_part_of_the_events(log: Path, tmp_path: Path) -> None:
 
 def test_a_web_server_is_enough_to_read(log: Path, tmp_path: Path) -> None:
     checked("create", tmp_path / "web", "--data-dir", log)
-    handler = partial(_Ranges, directory=tmp_path / "web")
-    with serving(handler) as url:  # type: ignore[arg-type]
+    with web(tmp_path / "web") as url:
         assert f"{len(EVENTS)} new" in checked("sync", url, "--data-dir", tmp_path / "node")
         assert "sound" in checked("verify", url)
         result = run("list", url)
@@ -175,11 +153,7 @@ def test_a_store_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("recon_node.snapshot.objects.RETRIES", 0)
     stopped = threading.Event()
 
-    class Handler(Quiet, BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            stopped.wait(30)
-
-    with serving(Handler) as url:
+    with serving(lambda _: stopped.wait(30)) as url:
         with pytest.raises(ObjectError, match=r"latest\.car in http"):
             Objects.open(url, timeout=0.3).get("latest.car")
         stopped.set()

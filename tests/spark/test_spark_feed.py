@@ -5,12 +5,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import httpx
 import pyarrow as pa
 import pytest
 from spark_helpers import COLUMNS, Node, feed_rows
+from support.web_server import serving
 
 from recon_node.base import connection
 from recon_node.ceramic import Event
@@ -202,24 +203,14 @@ def test_a_token_that_is_missing_or_wrong_is_told_with_how_it_is_given() -> None
 def answering(body: bytes) -> Iterator[str]:
     """A server that gives this answer to everything."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("content-length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(reply) as url:
+        yield url
 
 
 def arrow(table: pa.Table) -> bytes:
