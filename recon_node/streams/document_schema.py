@@ -14,9 +14,11 @@ before the work starts, and is paid from the event's budget:
   what looks like a keyword there is none.
 - The price of a schema (`recon_node.streams.schema_price`) follows from the numbers of its parts
   and of the content's parts, and if the schema refers to itself, from the content's depth.
-- Numbers are priced by their digits, since the engine computes with exact decimals.
-- Whether items are unique is found out here, by a keyword of our own: the engine compares all items
-  with each other whose hashes it takes for equal, and anybody can write many of those.
+- Numbers are priced by their digits, since the engine compares exact decimals. It divides them,
+  too, so that 4.35 is a multiple of 0.01; for ajv and ceramic-one, which divide doubles, it is not.
+  So `multipleOf` is a keyword of our own.
+- So is `uniqueItems`: the engine compares all items with each other whose hashes it takes for
+  equal, and anybody can write many of those.
 - The price of a pattern grows with the bytes of the content, and with counted repetitions, which
   the engine expands. What all patterns of a schema hold in memory has a limit, too. Patterns with
   look-around or backreferences, such as ComposeDB's `Duration`, are matched by backtracking, with a
@@ -38,6 +40,7 @@ import jsonschema_rs
 import orjson
 
 from recon_node.ipld import dag_json
+from recon_node.ipld.dag_json import number_text
 from recon_node.streams.json_values import Budget, BudgetError, JsonPatchError, measure
 from recon_node.streams.schema_price import (
     ASIDE,
@@ -45,6 +48,7 @@ from recon_node.streams.schema_price import (
     EITHER,
     HERE,
     MAX_MEMORY,
+    OWN_KEYWORDS,
     SchemaError,
     SchemaPrice,
     dearness,
@@ -145,7 +149,7 @@ class DocumentSchema:
                 offline=True,
                 validate_formats=False,
                 pattern_options=_options(self._price),
-                keywords={"uniqueItems": _UniqueItems},
+                keywords=dict(zip(OWN_KEYWORDS, (_UniqueItems, _MultipleOf), strict=True)),
             )
         except jsonschema_rs.ValidationError as error:
             path = "".join(f"/{part}" for part in error.instance_path)
@@ -275,6 +279,18 @@ class _UniqueItems:
             return
         if len(set(map(_canonical, instance))) < len(instance):
             raise ValueError("the value has non-unique elements")
+
+
+class _MultipleOf:
+    """The keyword `multipleOf`: the quotient of two doubles is a whole number."""
+
+    def __init__(self, _parent: Any, value: float, _path: Any) -> None:
+        self._divisor = float(value)
+
+    def validate(self, instance: Any) -> None:
+        """Raise `ValueError` if a number is not a multiple."""
+        if type(instance) in (int, float) and not (float(instance) / self._divisor).is_integer():
+            raise ValueError(f"the value is not a multiple of {number_text(self._divisor)}")
 
 
 def _canonical(value: Any) -> bytes:

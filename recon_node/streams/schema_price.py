@@ -63,13 +63,15 @@ _CALL: Final = 1_000
 """Cost of any check."""
 _CONVERSION: Final = 100
 """Additional cost of each value in the content."""
+OWN_KEYWORDS: Final = ("uniqueItems", "multipleOf")
+"""Keywords that are checked in Python."""
 _COMPARISONS: Final = 1_500
 """Cost of comparing one item with the others, to find equal ones."""
 _NUMBER: Final = 120
 """Cost of comparing two small integers."""
 _EXACT: Final = 250
 _DIGIT: Final = 48
-"""Additional cost of any other number that is compared or divided, and for each of its digits."""
+"""Additional cost of any other number that is compared, and for each of its digits."""
 _SMALL_INTEGER: Final = 2**53
 _FLOAT_DIGITS: Final = 17
 """Digits of a float, at most, without the zeros before or after them."""
@@ -112,7 +114,7 @@ _IGNORES_CASE: Final = re.compile(r"\(\?[a-zA-Z]*i")
 _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _NEEDS_BACKTRACKING: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
-_NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _SCHEMAS: Final = {**HERE, **EITHER, **EACH}
 _DATA: Final = ("const", "enum", "required", "dependentRequired", "type")
 
@@ -280,7 +282,7 @@ class _Unfolding:
             return _price_of_number(value)
         if keyword == "pattern" and isinstance(value, str):
             return _price_of_pattern(value)
-        if keyword == "uniqueItems":
+        if keyword in OWN_KEYWORDS:
             return _Price(slow=_COMPARISONS, numbers=1, texts=_COMPARISONS)
         return _Price()
 
@@ -358,7 +360,7 @@ def _price_of_data(value: Any) -> _Price:
 
 
 def _price_of_number(value: Any) -> _Price:
-    """Of one number that content is compared with, or divided by."""
+    """Of one number that content is compared with."""
     return _Price(slow=_NUMBER + _dearness_of(value), numbers=1)
 
 

@@ -224,6 +224,35 @@ def test_unique_items_are_those_that_differ_as_json(items: list[Any]) -> None:
     assert reason is None or "the value has non-unique elements" in reason
 
 
+@pytest.mark.parametrize(
+    ("divisor", "number", "is_multiple"),
+    # By ajv 8.17; by jsonschema 0.28.3, ceramic-one's, too, but for those that are marked.
+    [
+        (0.01, 19.99, False),
+        (0.01, 4.35, False),
+        (0.01, 0.07, False),
+        (0.01, 1.1, True),
+        (0.1, 0.3, False),
+        (0.1, 7.000000000000001, True),
+        (1.1, 3.3, False),
+        (0.01, -4.35, False),  # for it, each negative number is a multiple of each fraction
+        (0.3, 2**53, True),
+        (2, 2**53 + 1, True),
+        (2, 3, False),
+        (2, 0.5, False),
+        (2, 4.0, True),
+        (1e-7, 1, True),
+        (0.5, 1e300, True),  # not for ajv
+        (5e-324, 1e300, False),  # the quotient is infinite; it then computes exactly
+    ],
+)
+def test_multiples_are_those_of_doubles(divisor: float, number: float, is_multiple: bool) -> None:
+    reason = error({"items": {"multipleOf": divisor}}, [number])
+    assert (reason is None) == is_multiple
+    assert is_multiple or "is not a multiple of" in str(reason)
+    assert error({"multipleOf": divisor}, ["text", True, None, {}]) is None
+
+
 @pytest.mark.parametrize("draft", [DRAFT_4, DRAFT_7, DRAFT_2019, DRAFT_2020])
 def test_large_documents_are_checked_by_every_draft(draft: str) -> None:
     """In draft-04, `true` is not a schema: this raised an error in the node."""
