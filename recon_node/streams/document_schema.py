@@ -30,6 +30,7 @@ before the work starts, and is paid from the event's budget:
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Set
 from functools import cached_property
@@ -282,14 +283,19 @@ class _UniqueItems:
 
 
 class _MultipleOf:
-    """The keyword `multipleOf`: the quotient of two doubles is a whole number."""
+    """The keyword `multipleOf`, for doubles: the remainder is 0, or for a fraction, which has no
+    exact multiples, the quotient is a whole number."""
 
     def __init__(self, _parent: Any, value: float, _path: Any) -> None:
         self._divisor = float(value)
 
     def validate(self, instance: Any) -> None:
         """Raise `ValueError` if a number is not a multiple."""
-        if type(instance) in (int, float) and not (float(instance) / self._divisor).is_integer():
+        if type(instance) not in (int, float):
+            return
+        is_whole = self._divisor.is_integer()
+        rest = math.fmod(instance, self._divisor) if is_whole else instance / self._divisor % 1
+        if rest != 0:  # or not a number: the quotient is infinite
             raise ValueError(f"the value is not a multiple of {number_text(self._divisor)}")
 
 
