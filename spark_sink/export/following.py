@@ -73,7 +73,12 @@ def follow(
         every: seconds between two looks at the tables; None: look once.
         on_taken: called with a table and what the target has taken in.
         on_unreachable: called with the reason when the target does not answer; it is tried again.
+
+    Raises:
+        SinkError: there is no such table, or the target refuses.
     """
+    for name in names or (STATES,):
+        Changes(directory, name, None)  # a wrong name is said before the target is waited for
     pause = _FIRST_PAUSE
     while True:
         try:

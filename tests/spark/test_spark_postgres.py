@@ -251,9 +251,10 @@ def await_copy(process: subprocess.Popen[str]) -> None:
 
 def test_what_is_wrong_is_told(database: Server, tmp_path: Path) -> None:
     command = ("export", "postgres", "--once", "--tables", tmp_path, "--to")
-    assert "there is no table stream_states" in told(*command, database.url, code=1)
+    for address in (database.url, "postgresql://127.0.0.1:1/"):
+        assert "there is no table stream_states" in told(*command, address, code=1)
     filled(tmp_path, ROWS.slice(0, 5), names=["stream_states"])
-    database.run(f"CREATE TABLE {SCHEMA}.stream_states (other int)")
+    database.run(f"CREATE SCHEMA {SCHEMA} CREATE TABLE stream_states (other int)")
     text = told(*command, database.url, code=1)
     assert 'the database refuses: relation "stream_states" already exists' in text
     assert "cannot use the database" in told(*command, "postgresql://127.0.0.1:1/", code=1)
