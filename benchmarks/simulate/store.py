@@ -74,6 +74,7 @@ class FixedInterests:
 
     def __init__(self, interests: Sequence[Interest]) -> None:
         self.all = tuple(interests)
+        self.sort_values = frozenset(interest.sort_value for interest in self.all)
         self.ranges: list[KeyRange] = key_ranges(NETWORK, interests)
 
     async def wait_for_change(self, known: Sequence[Interest]) -> None:

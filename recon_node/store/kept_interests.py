@@ -202,6 +202,7 @@ class Interests:
 
     Attributes:
         all: the interests; none means everything of the network.
+        sort_values: theirs, each once.
         ranges: the keys that they cover, ascending and apart.
         ring_ranges: the same on the model ring, as EventIds without height.
     """
@@ -362,6 +363,7 @@ class Interests:
 
     def _update(self) -> None:
         self.all = tuple(dict.fromkeys((*self.configured, *self._added)))
+        self.sort_values = frozenset(interest.sort_value for interest in self.all)
         self.ranges = key_ranges(self._writer.log.network, self.all)
         self.ring_ranges = ring_ranges(self._writer.log.network, self.all)
         self._changed.unpark_all()

@@ -17,7 +17,6 @@ from recon_node.p2p.peers.connections import (
     Candidates,
 )
 from recon_node.p2p.peers.dht_server import LIFETIME
-from recon_node.store import Interest
 
 MAX_CONNECTIONS = 200
 ADDRESS = ["/ip4/192.0.2.7/tcp/4101"]
@@ -41,7 +40,7 @@ class Here:
         return self.connected
 
     def want(self, *sort_values: str) -> None:
-        self.all = tuple(Interest("family", sort_value) for sort_value in sort_values)
+        self.sort_values = frozenset(sort_values)  # all that is read of them: they may be thousands
 
     async def wait_for_change(self, known: object) -> None:
         await trio.sleep_forever()  # `want` is called before, or while nobody waits

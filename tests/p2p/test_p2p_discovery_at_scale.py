@@ -50,8 +50,8 @@ class Node:
         self.is_alive = True
         self.connected: dict[str, None] = {}
         self.records = ProviderRecords()
-        self.all = tuple(Interest("family", sort_value) for sort_value in sort_values)
         self.changed = trio.Event()
+        self.want(*sort_values)
         self.book = PeerBook(1000, self.random)
         self.candidates = Candidates(self, self.book, self, lambda peer, sort_value: None, 200)
         self.discovery = Discovery(
@@ -83,6 +83,7 @@ class Node:
 
     def want(self, *sort_values: str) -> None:
         self.all = tuple(Interest("family", sort_value) for sort_value in sort_values)
+        self.sort_values = frozenset(sort_values)
         self.changed.set()
         self.changed = trio.Event()
 

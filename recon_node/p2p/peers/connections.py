@@ -146,33 +146,30 @@ class Candidates:
     def is_needed(self, peer_id: str) -> bool:
         """Return whether a connected peer is one of too few that share one of our interests."""
         connected = [other for other in self._host.connected_peers() if other != peer_id]
-        sort_values = {interest.sort_value for interest in self._wanted.all}
-        if not sort_values:
+        if not self._wanted.sort_values:
             return not self._are_enough(connected, None)
         return any(
             self.shares(peer_id, sort_value) and not self._are_enough(connected, sort_value)
-            for sort_value in sort_values
+            for sort_value in self._wanted.sort_values
         )
 
     def _are_enough(self, peers: Collection[str], sort_value: str | None) -> bool:
         """Return whether enough peers are connected of the kind that is found at a rendezvous."""
-        sort_values = {interest.sort_value for interest in self._wanted.all}
-        if not sort_values:
+        if not self._wanted.sort_values:
             return len(peers) >= ENOUGH_SHARING
         if sort_value is None:
             others = (other for other in peers if not self.shares(other, None))
             return _has(ENOUGH_OTHERS, others)
-        a_share = max(FEWEST_SHARING, ENOUGH_IN_ALL // len(sort_values))
+        a_share = max(FEWEST_SHARING, ENOUGH_IN_ALL // len(self._wanted.sort_values))
         sharing = (other for other in peers if self.shares(other, sort_value))
         return _has(min(ENOUGH_SHARING, a_share), sharing)
 
     def _remember(self, peer_id: str, sort_value: str, now: float) -> None:
         if sort_value not in self._found_at:
-            wanted = {interest.sort_value for interest in self._wanted.all}
             kept = {
                 sort_value: peers
                 for sort_value, peers in self._found_at.items()
-                if sort_value in wanted
+                if sort_value in self._wanted.sort_values
             }
             self._found_at = {**kept, sort_value: Latest(MAX_FOUND_PEERS)}
         self._found_at[sort_value][peer_id] = now + LIFETIME
