@@ -19,7 +19,7 @@ from cli_run import Events, error_of, json_of, run
 from nacl.signing import SigningKey
 from support import forking
 from support.interrupts import interrupted_at
-from support.waiting import kept_port
+from support.waiting import finished, kept_port
 
 from recon_node import __version__
 from recon_node.ceramic import METAMODEL, StreamId, StreamType
@@ -383,7 +383,7 @@ def test_an_interrupt_while_it_waits_for_input(node: TestnetNode, sample: Events
 def test_an_interrupt_while_a_command_imports_what_it_needs(module: str) -> None:
     """Each printed where in which import it was."""
     command = [sys.executable, "-c", interrupted_at(module, "recon_node"), "status"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = finished(command, timeout=60)
     assert (done.stdout, done.stderr, done.returncode) == ("", "Aborted!\n", 130)
 
 
@@ -403,12 +403,9 @@ def test_a_url_may_do_without_http(node: TestnetNode) -> None:
 )
 def test_streams_that_are_closed_are_nowhere(command: str, closed: str, code: int) -> None:
     """The next file would get the number of standard output, and errors were printed there."""
-    done = subprocess.run(
+    done = finished(
         ["bash", "-c", f'exec "$@" {closed}', "-", sys.executable, "-m", *command.split()],
         env={**os.environ, "RECON_NODE_URL": "http://127.0.0.1:1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == code
     assert "Error" not in done.stdout
@@ -444,7 +441,7 @@ def test_standard_output_that_cannot_be_written(node: TestnetNode) -> None:
     assert (code, error.count("\n")) == (1, 1)
     assert error.startswith("Error: standard output cannot be written: ")
     closed = ["bash", "-c", 'exec "$@" >&-', "-", *status]
-    done = subprocess.run(closed, env=env, capture_output=True, text=True, check=False)
+    done = finished(closed, env=env)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -463,9 +460,7 @@ def test_what_cannot_be_written_whole_is_not_there(node, sample, tmp_path):
     ):
         command = ["bash", "-c", 'ulimit -f 0; exec "$@"', "-", sys.executable, "-m", "recon_node"]
         env = {**os.environ, "RECON_NODE_URL": node.api_url}
-        done = subprocess.run(
-            [*command, *words], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        done = finished([*command, *words], env=env, cwd=tmp_path)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
         assert done.stderr.startswith("Error: ")
     assert {path.name for path in tmp_path.iterdir()} == {"old.car", "old.svg"}

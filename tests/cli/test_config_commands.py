@@ -1,6 +1,5 @@
 """`recon-node config`, and the completion of commands."""
 
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 from cli_run import error_of, json_of, run
 from click.testing import CliRunner
+from support.waiting import finished
 
 from recon_node.cli import main
 from recon_node.settings import DECLARATIONS, load_settings
@@ -97,7 +97,7 @@ def test_bash_completes_commands_and_flags(tmp_path, program, line, completed):
         echo "${{COMPREPLY[@]}}"
     """
     bash = ["bash", "-c", asked]
-    done = subprocess.run(bash, check=False, capture_output=True, text=True, timeout=60)
+    done = finished(bash, timeout=60)
     assert done.stdout.split() == [completed], done.stderr
 
 

@@ -3,11 +3,12 @@
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+
+from support.waiting import finished
 
 from recon_node.ipld.errors import INSTALL_ALL
 
@@ -63,13 +64,10 @@ def packaged(target: Path) -> Path:
 
 
 def run(path: Path, program: str) -> list[str]:
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(path)},
         cwd=path,
-        check=False,
-        capture_output=True,
-        text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ from shell_blocks import LIMIT, PAGES, PYTHON, run, run_page, script
 from support.duckdb_delta import delta_extension, duckdb_python
 from support.kafka_broker import broker
 from support.postgres_server import program
-from support.waiting import kept_port
+from support.waiting import finished, kept_port
 
 
 def test_two_devices_and_two_accounts(tmp_path: Path) -> None:
@@ -105,7 +104,5 @@ def test_typed_views_and_engines(tmp_path: Path) -> None:
     ):
         assert text.count(old) == 1
         text = text.replace(old, new)
-    done = subprocess.run(
-        [duckdb_python(), "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = finished([duckdb_python(), "-c", text], cwd=tmp_path)
     assert done.stdout == "[('Hello, views', None)]\n", done.stderr

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.waiting import finished
 
 ROOT = Path(__file__).parents[2]
 PREFLIGHT = ROOT / "config" / "preflight.sh"
@@ -24,14 +25,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
 
 
 def preflight(environment: dict[str, str], *arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        ["/bin/sh", str(PREFLIGHT), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = finished(["/bin/sh", str(PREFLIGHT), *arguments], env=environment, timeout=60)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from support.waiting import finished
 
 from recon_node.cli import main as recon_node
 from spark_sink.cli import main as spark_sink
@@ -71,15 +72,13 @@ def test_every_command_of_the_docs_exists() -> None:
 def build_site(directory: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     where = ["-f", str(ROOT / "config/mkdocs.yml"), "-d", str(directory)]
-    done = subprocess.run(
-        command + where, check=False, capture_output=True, text=True, timeout=300, cwd=ROOT
-    )
+    done = finished(command + where, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def check_links(directory: Path) -> tuple[int, list[str]]:
     command = [sys.executable, "config/check_links.py", str(directory)]
-    checked = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+    checked = finished(command, cwd=ROOT)
     return checked.returncode, checked.stderr.splitlines()
 
 

@@ -4,12 +4,12 @@ import json
 import re
 import runpy
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.waiting import finished
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config"
@@ -115,11 +115,5 @@ def test_the_reference_is_up_to_date() -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_prometheus_accepts_its_configuration_and_the_alerts_fire() -> None:
     for arguments in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]):
-        done = subprocess.run(
-            ["promtool", *arguments],
-            cwd=CONFIG / "prometheus",
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = finished(["promtool", *arguments], cwd=CONFIG / "prometheus")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from support.waiting import wait_until
+from support.waiting import finished, wait_until
 
 from spark_sink.run.spark_session import _write_python, find_java
 
@@ -80,14 +80,11 @@ class Programs:
 
     def ended(self, *command: object, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a program to its end, whichever."""
-        return subprocess.run(
+        return finished(
             [str(part) for part in command],
             env=self.environment | environment,
             cwd=self.directory,
-            capture_output=True,
-            text=True,
             timeout=180,
-            check=False,
         )
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from spark_helpers import Node, feed_rows, invoked
 from spark_helpers import filled as made
 from support import forking
 from support.interrupts import interrupted_at
+from support.waiting import finished
 
 from recon_node.ceramic import Event
 from spark_sink.cli import main
@@ -233,7 +234,7 @@ def test_the_waiting_for_a_node_is_told_soon_and_with_its_reason(filled, monkeyp
 def ended(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """What a program in a new Python process did."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return finished(command, timeout=60)
 
 
 def test_help_needs_no_extra_and_arrow_gives_memory_back() -> None:

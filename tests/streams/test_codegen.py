@@ -5,7 +5,6 @@ The oracles: jsonschema-rs says what a schema accepts, pydantic (strict) and myp
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from stream_samples import PUBLIC_MODELS, documents
+from support.waiting import finished
 from typing_extensions import is_typeddict
 
 from recon_node.ceramic import StreamId, StreamType
@@ -143,13 +143,7 @@ def fits(code: str, name: str) -> TypeAdapter[Any]:
 
 
 def formatted(code: str) -> None:
-    done = subprocess.run(
-        [RUFF, "format", "--isolated", "--diff", "-"],
-        input=code,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished([RUFF, "format", "--isolated", "--diff", "-"], input=code)
     assert done.returncode == 0, done.stdout + done.stderr + code
 
 
@@ -311,7 +305,7 @@ def test_mypy_accepts_what_a_schema_accepts(tmp_path: Path) -> None:
             if ok
         ]
     file.write_text("\n".join((typed_dicts(definitions), *lines)) + "\n")
-    done = subprocess.run(
+    done = finished(
         [
             sys.executable,
             "-m",
@@ -322,9 +316,6 @@ def test_mypy_accepts_what_a_schema_accepts(tmp_path: Path) -> None:
             file,
             "blog.py",
         ],
-        capture_output=True,
-        text=True,
-        check=False,
         cwd=BLOG,
     )
     assert done.returncode == 0, done.stdout

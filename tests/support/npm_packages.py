@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from support.waiting import finished
+
 INSTALL_LIMIT = 100.0
 """Seconds; they are needed once."""
 OUR_FAULTS = ("EUSAGE", "ERESOLVE", "EJSONPARSE")
@@ -58,6 +60,4 @@ def node(folder: Path, limit: float, *args: str) -> Any:
 
 
 def _run(command: list[str], folder: Path, limit: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=limit, check=False
-    )
+    return finished(command, cwd=folder, timeout=limit)

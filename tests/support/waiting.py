@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,11 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline, f"waited {limit:g} s in vain until {what}"
         time.sleep(PAUSE)
+
+
+def finished(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end: its exit code, and what it printed."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 async def eventually(condition: Callable[[], Any], limit: float = LIMIT) -> None:
