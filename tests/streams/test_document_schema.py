@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stream_samples import PUBLIC_MODELS, documents
 
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.streams import document_schema
+from recon_node.streams import document_schema, why_unusable
 from recon_node.streams.document_schema import DocumentSchema, compiled
 from recon_node.streams.json_values import Budget, BudgetError, json_equal, weigh_json
 from recon_node.streams.schema_price import SchemaError
@@ -495,3 +496,19 @@ def test_nothing_but_schema_errors_is_raised(schema: Any, content: Any) -> None:
     with suppress(BudgetError):
         reason = usable.error(content, weigh_json(content)[0], Budget("the event", 10**8))
         assert reason is None or isinstance(reason, str)
+
+
+def test_the_verdict_is_that_of_ajv() -> None:
+    """Documents of the public models of the network, as js-ceramic gives it."""
+    wrong = []
+    for model in PUBLIC_MODELS:
+        schema = compiled(model["schema"])
+        assert why_unusable({"schema": model["schema"]}) is None, model["model"]
+        for document, verdict in documents(model):
+            weight, _ = weigh_json(document)
+            budget = Budget.of_event(weight)
+            error = schema.error(document, weight, budget)
+            by_member = schema.error(document, 10**7, Budget.of_event(10**6), frozenset(document))
+            if not (error is None) == (by_member is None) == verdict:
+                wrong.append((model["model"], document, error, by_member, verdict))
+    assert not wrong
