@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from spark_helpers import EPOCH, Bomb, KilledError, diagonal, feed_rows, filled, read_on
+from spark_helpers import EPOCH, Bomb, KilledError, feed_rows, filled, read_on
 from spark_oracle import assert_tables
 from spark_samples import DEFINITION, KEY, change, document, replace, scenario
 
@@ -19,7 +19,7 @@ ROWS = feed_rows(TRAP.events, TRAP.times)
 CUTS = (12, 20, len(ROWS))
 
 
-@pytest.mark.parametrize(("after", "short"), diagonal([False, True], [0, 1000]))
+@pytest.mark.parametrize(("after", "short"), [(False, 0), (True, 1000)])
 def test_tables_after_a_crash_at_each_commit(place, monkeypatch, after, short):
     """One directory, in which each run gets one commit further than the one before."""
     monkeypatch.setattr(derive, "_SHORT_POSITIONS", short)

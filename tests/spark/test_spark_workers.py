@@ -13,7 +13,7 @@ SAID = {"fail": "RuntimeError: the trap", "kill": "one of its Python processes w
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.parametrize("trap", ["fail", "kill"])
+@pytest.mark.parametrize(("place", "trap"), [("disk", "fail"), ("s3", "kill")], indirect=["place"])
 def test_a_worker_that_ends_badly(node, sample, tmp_path, place, trap):
     """With a second try Spark goes on; without, the run ends and the next one goes on."""
     node.add_scenario(scenario(), sample[:150])
