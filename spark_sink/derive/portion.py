@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -295,8 +296,8 @@ class _Pile:
     """Rows on their way into a table: as tuples first, then as Arrow, then in files."""
 
     rows: list[Row] = field(default_factory=list)
-    shared: list[Columns] = field(default_factory=list)
-    """For each of these rows, the columns of its stream: one object for all rows of a stream."""
+    runs: list[tuple[Columns, int]] = field(default_factory=list)
+    """Of these rows, the columns that some in a row share, and the number of these."""
     data: int = 0
     """Bytes of data in these rows."""
     tables: list[pa.Table] = field(default_factory=list)
@@ -323,15 +324,17 @@ class _Rows:
     def begin(self) -> None:
         """Begin with the rows of another stream."""
         done, latest = self._done, self._latest
-        if latest.tables:  # so that the rows stay in order
-            self._pack(done)
-        done.rows += latest.rows
-        done.shared += latest.shared
-        done.data += latest.data
-        done.tables += latest.tables
-        done.bytes += latest.bytes
-        done.staged += latest.staged
-        self._latest = _Pile()
+        if latest.tables or latest.staged.files:
+            self._pack(done)  # so that the rows stay in order
+            done.tables += latest.tables
+            done.bytes += latest.bytes
+            done.staged += latest.staged
+            latest.tables, latest.bytes, latest.staged = [], 0, Staged()
+        if latest.rows:
+            done.rows += latest.rows
+            done.runs += latest.runs
+            done.data += latest.data
+            latest.rows, latest.runs, latest.data = [], [], 0
         if len(done.rows) >= _ROWS_PER_TABLE or done.data >= _DATA_BYTES:
             self._pack(done)
             self._write_if_full()
@@ -343,18 +346,21 @@ class _Rows:
     def add(self, columns: Columns, rows: Iterable[Row]) -> None:
         """Add rows; `columns` are those of their stream, the same object for all of its rows."""
         latest, at = self._latest, self._data_at
-        own, shared, data = latest.rows, latest.shared, latest.data
+        own, data = latest.rows, latest.data
+        begun = len(own)
         repeated = sum([len(value or b"") for _, value in columns["dimensions"]])
         for row in rows:
             own.append(row)
-            shared.append(columns)
             data += repeated
             if at is not None and (content := row[at]) is not None:
                 data += len(content)
             if len(own) >= _MAX_ROWS or data >= _DATA_BYTES:
+                latest.runs.append((columns, len(own) - begun))
                 self._pack(latest)
                 self._write_if_full()
-                own, shared, data = latest.rows, latest.shared, latest.data
+                own, data, begun = latest.rows, 0, 0
+        if len(own) > begun:
+            latest.runs.append((columns, len(own) - begun))
         latest.data = data
 
     def finish(self) -> Staged:
@@ -369,22 +375,20 @@ class _Rows:
         """Convert the rows of a pile to Arrow."""
         if not pile.rows:
             return
-        streams = {id(shared): shared for shared in pile.shared}
-        numbers = dict(zip(streams, range(len(streams)), strict=True))
-        stream_of = pa.array([numbers[id(shared)] for shared in pile.shared], pa.int32())
+        runs = len(pile.runs)
+        run_of = np.repeat(np.arange(runs, dtype=np.int32), [count for _, count in pile.runs])
         own = dict(zip(self._own, zip(*pile.rows, strict=True), strict=True))
         columns = []
         for name, kind in zip(self._schema.names, self._schema.types, strict=True):
             if name in own:
                 columns.append(pa.array(own[name], kind))
             else:
-                values = pa.array([stream[name] for stream in streams.values()], kind)
-                are_repeated = len(streams) < len(stream_of)
-                columns.append(values.take(stream_of) if are_repeated else values)
+                values = pa.array([shared[name] for shared, _ in pile.runs], kind)
+                columns.append(values.take(run_of) if runs < len(run_of) else values)
         table = pa.Table.from_arrays(columns, schema=self._schema)
         pile.tables.append(table)
         pile.bytes += table.nbytes
-        pile.rows, pile.shared, pile.data = [], [], 0
+        pile.rows, pile.runs, pile.data = [], [], 0
 
     def _write_if_full(self) -> None:
         piles = self._done, self._latest
