@@ -15,7 +15,6 @@ import os
 import random
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,9 +25,8 @@ from p2p_support import Node, eventually, node
 
 from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import data_event, init_event
-from recon_node.p2p import network_side
 from recon_node.p2p.transport import hardening
-from recon_node.recon.ring.peer_ring import PeerRing
+from recon_node.recon.ring import peer_ring
 
 pytestmark = [
     pytest.mark.long,
@@ -104,7 +102,7 @@ async def come_and_go(directory: Path, rng: random.Random, staying: list[Node]) 
 
 
 async def test_nodes_that_stay_are_left_with_nothing(tmp_path, rng, monkeypatch):
-    monkeypatch.setattr(network_side, "PeerRing", partial(PeerRing, lifetime=LIFETIME))
+    monkeypatch.setattr(peer_ring, "LIFETIME", LIFETIME)
     monkeypatch.setattr(hardening, "MAX_PEERS", KNOWN)
     guests = 0
     async with (
