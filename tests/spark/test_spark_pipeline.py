@@ -387,8 +387,13 @@ def test_a_process_of_spark_that_starts_late_is_started_again(
     python = tmp_path / "python"
     python.write_text(LATE.format(marks=tmp_path, python=spark.sparkContext.pythonExec))
     python.chmod(0o755)
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
-    assert ran(RunSettings(node.url, tmp_path / "tables", once=True))[-1][1]["position"] == 20
+    with monkeypatch.context() as patch:
+        patch.setattr(spark.sparkContext, "pythonExec", str(python))
+        spark.dataSource.register(ReconDataSource)  # notes which Python asks
+    try:
+        assert ran(RunSettings(node.url, tmp_path / "tables", once=True))[-1][1]["position"] == 20
+    finally:
+        spark.dataSource.register(ReconDataSource)
     assert not [path.name for path in tmp_path.iterdir() if path.name in "12"]
     assert_tables(tmp_path / "tables", node.feed())
 
