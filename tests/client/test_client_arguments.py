@@ -74,7 +74,11 @@ async def test_a_model_that_could_not_be_used_is_not_created(ceramic, store):
         ({"patternProperties": {"(?=a)": {}}}, "look-around in its 'patternProperties'"),
         ({"properties": {"a": {"pattern": "("}}}, "at /properties/a/pattern"),
         ({"properties": {"a": {"$ref": "https://e.org/a"}}}, "refers to 'https://e.org/a'"),
-        ({"properties": {"a": {"$dynamicRef": "#a"}}}, "'$dynamicRef' in it is not supported"),
+        ({"properties": {"a": {"$dynamicRef": "#a"}}}, "refers to '#a', which is not in it"),
+        (
+            {"properties": {"a": {"$dynamicRef": "#a"}, "b": {"$id": "https://e.org/b"}}},
+            "'$dynamicRef' in it is not supported",
+        ),
         ({"properties": {}, "required": ["a"]}, "it contradicts itself"),
         ({"type": "string"}, "it contradicts itself"),
     ):
