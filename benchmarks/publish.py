@@ -109,7 +109,6 @@ _TABLES: Final = {
             "events": "events",
             "streams": "streams",
             "rows/s": "rows_per_s",
-            "once it runs": "steady_rows_per_s",
             "CPU µs a row": lambda row: row["rows_per_s"] and 1e6 * row["cpu_s"] / row["events"],
             "p50, ms": "latency_p50_ms",
             "p90, ms": "latency_p90_ms",

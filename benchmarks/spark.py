@@ -13,9 +13,8 @@ started Spark, from its first batch to the feed's head:
 - `one event`: with all tables up to date, the time from writing an event to the node until the last
   table has it, repeatedly
 
-`rows_per_s` counts from the start of the query to the last commit; `steady_rows_per_s`, only of
-`raw_events`, from the end of the first batch, when all processes of Spark are running. `cpu_s` is
-the CPU time of all processes of the pipeline, `node_cpu_s` that of the node.
+`rows_per_s` counts from the start of the query to the last commit. `cpu_s` is the CPU time of all
+processes of the pipeline, `node_cpu_s` that of the node.
 """
 
 from __future__ import annotations
@@ -114,23 +113,15 @@ def throughput(way: str, url: str, node: int, events: int, streams: int) -> Row:
             line(process, "started")
             started, before, node_before = time.perf_counter(), meter.read(), node_meter.read()
             seconds = cpu = 0.0
-            first: tuple[int, float] | None = None
-            while (entry := line(process, "batch", "stopped", "tick"))["event"] != "stopped":
+            while line(process, "batch", "stopped", "tick")["event"] != "stopped":
                 seconds = time.perf_counter() - started
                 cpu = meter.read() - before
-                if first is None and entry["event"] == "batch":
-                    first = entry["rows"], seconds
             node_cpu = node_meter.read() - node_before
-    steady = None
-    # Other tables also take in the rows of the first batch after it has ended.
-    if way == "raw_events" and first is not None and first[0] < events:
-        steady = (events - first[0]) / (seconds - first[1])
     return {
         "table": way,
         "events": events,
         "streams": streams,
         "rows_per_s": events / seconds,
-        "steady_rows_per_s": steady,
         "latency_p50_ms": None,
         "latency_p90_ms": None,
         "cpu_s": cpu,
@@ -176,7 +167,6 @@ def latency(url: str, node: int, events: int, streams: int, samples: int) -> Row
         "events": events,
         "streams": streams,
         "rows_per_s": None,
-        "steady_rows_per_s": None,
         "latency_p50_ms": statistics.median(taken),
         "latency_p90_ms": statistics.quantiles(taken, n=10)[-1],
         "cpu_s": cpu,
