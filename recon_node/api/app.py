@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -176,7 +177,9 @@ class _Router:
             by_path.setdefault(entry.path, {})[entry.method] = entry
         self._exact = {path: by_method for path, by_method in by_path.items() if "{" not in path}
         self._patterns = [
-            (*compile_path(path), by_method) for path, by_method in by_path.items() if "{" in path
+            (compile_path(path)[0], path, by_method)
+            for path, by_method in by_path.items()
+            if "{" in path
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -218,14 +221,17 @@ class _Router:
         if exact is not None:
             scope["template"] = path
             return exact
-        for pattern, template, convertors, by_method in self._patterns:
+        # A parameter may have a slash in it, as %2F: then the path is decoded part by part.
+        is_encoded = b"%2f" in scope["raw_path"].lower()
+        if is_encoded:
+            path = scope["raw_path"].decode("latin-1")
+        for pattern, template, by_method in self._patterns:
             match = pattern.match(path)
             if match is not None:
-                scope["template"] = template
-                scope["path_params"] = {
-                    name: convertors[name].convert(value)
-                    for name, value in match.groupdict().items()
-                }
+                scope["template"], parts = template, match.groupdict()
+                if is_encoded:
+                    parts = {name: unquote(part) for name, part in parts.items()}
+                scope["path_params"] = parts
                 return by_method
         raise HTTPException(HTTPStatus.NOT_FOUND)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from http import HTTPStatus
@@ -33,7 +33,7 @@ from pydantic_core import to_json
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.ipld import CID, IpldError, multibase
@@ -203,13 +203,20 @@ class Binary:
 class StreamedAnswer(StreamingResponse):
     """An answer whose pieces come from an async generator, which is closed at the end."""
 
-    async def stream_response(self, send: Send) -> None:
-        """Send the pieces."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the pieces; of the answer to HEAD, none is made."""
+        pieces = self.body_iterator
         try:
-            await super().stream_response(send)
+            if scope["method"] == "HEAD":
+                self.body_iterator = _nothing()
+            await super().__call__(scope, receive, send)
         finally:
             with trio.CancelScope(shield=True):
-                await self.body_iterator.aclose()  # type: ignore[attr-defined]
+                await pieces.aclose()  # type: ignore[attr-defined]
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    yield b""
 
 
 class Multibase(str):

@@ -88,6 +88,14 @@ async def test_a_batch_ends_with_the_event_that_fills_it(services, filled):
     assert all(sum(batch) >= 3_000 for batch in sizes[:-1])
 
 
+async def test_the_answer_to_head_is_that_to_get_without_the_rows(api, filled):
+    """It said that the body has no bytes (RFC 9110, section 8.6)."""
+    whole = await api.get(ARROW)
+    head = await api.head(ARROW)
+    assert head.headers == whole.headers
+    assert head.content == b""
+
+
 async def test_an_empty_feed_is_an_empty_table(api: Api) -> None:
     assert table_of(await api.get(ARROW)).num_rows == 0
 

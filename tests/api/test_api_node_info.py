@@ -156,6 +156,5 @@ async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -
 async def test_head_and_options(api: Api) -> None:
     head = await api.head("/ceramic/version")
     assert (head.status_code, head.content) == (200, b"")
-    assert (await api.head("/ceramic/feed/arrow")).status_code == 200
     options = await api.options("/ceramic/events")
     assert (options.status_code, options.headers["allow"]) == (200, "POST, OPTIONS")

@@ -38,8 +38,13 @@ async def test_the_pages_name_all_their_files(api: Api) -> None:
             kind = packed.headers["content-type"].partition(";")[0]
             assert kind in ("text/css", "text/javascript")
             assert not re.findall(rb"@import|url\((?!\"?data:)", plain.content[:300_000])
-        again = await api.get(name, headers={"if-none-match": packed.headers["etag"]})
-        assert (again.status_code, again.content) == (304, b"")
+        for known in (packed.headers["etag"], "*"):
+            again = await api.get(name, headers={"if-none-match": known})
+            assert (again.status_code, again.content) == (304, b"")
+            assert again.headers["vary"] == "accept-encoding"
+    for coding, is_packed in (("br, GZIP;q=0.5", True), ("gzip; q=0.00, br", False)):
+        answer = await api.get(named[0], headers={"accept-encoding": coding})
+        assert ("content-encoding" in answer.headers) is is_packed
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from api_samples import Api, admit, api_of, read
@@ -135,7 +136,19 @@ async def test_tangles_are_listed_in_pages(store: Store, tmp_path: Path) -> None
                 break
             after = {"after": page["next"]}
         assert pages == whole["tangles"]
+        assert await read(api, "tangles", limit=0) == {"tangles": [], "next": None}
         await read(api, "tangles", 400, after="x")
+
+
+async def test_a_name_may_have_a_slash(store: Store, tmp_path: Path) -> None:
+    """Sent as %2F, it was taken for the end of the name, and answered 404."""
+    name = "a/b%2F%25"
+    content = {"text": "x", "tangles": {name: {"root": None, "previous": None}}}
+    root = init_event(BOB, MODEL.stream_id(), content, unique=b"slash")
+    async with served(store, tmp_path) as api:
+        await admit(store, MODEL, root)
+        answer = await read(api, f"tangles/{quote(name, safe='')}/{root.stream_id()}")
+    assert (answer["name"], answer["tips"]) == (name, ids(root))
 
 
 async def test_a_root_that_is_not_here_has_no_stream_id(store: Store, tmp_path: Path) -> None:

@@ -131,8 +131,6 @@ async def get_arrow(call: Call[ArrowQuery]) -> Response:
     after, upto = _range(parameters, services.store)
     filters = ("sort_key", "sort_value", "controller", "stream_id", "controllers")
     wanted = FeedFilter(*(getattr(parameters, name) for name in filters))
-    if call.request.method == "HEAD":
-        return Response(media_type=MEDIA_TYPE)
     if not wanted and _CAR in parameters.columns:
         await services.store.damage.check_range(after, upto)
     query = call.request.query_params

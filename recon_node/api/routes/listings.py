@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 from recon_node.api.endpoint import Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
@@ -42,22 +42,33 @@ from recon_node.store.damage import DamagedEventError
 from recon_node.streams import Stream, StreamShapeError
 from recon_node.streams.json_values import BudgetError
 
+T = TypeVar("T")
+
 MAX_PAGE: Final = 1000
 """Entries of a page, at most."""
 
 
-class PageQuery(Parameters, frozen=True):
-    """Which page of a list."""
+class ListQuery(Parameters, frozen=True):
+    """How long a page of a list is."""
 
-    after: WholeParameter | None = None
-    """The `next` of the page before; the first page without it."""
     limit: WholeParameter = 100
     """Maximum number of entries: 100 by default, at most 1,000."""
 
     @property
     def size(self) -> int:
-        """How many entries to return."""
+        """How many entries to return. One more is read, to know whether another page follows."""
         return min(self.limit, MAX_PAGE)
+
+    def last(self, read: Sequence[T]) -> T | None:
+        """Return the last entry of the page, of those that were read, if another page follows."""
+        return read[self.size - 1] if 0 < self.size < len(read) else None
+
+
+class PageQuery(ListQuery, frozen=True):
+    """Which page of a list."""
+
+    after: WholeParameter | None = None
+    """The `next` of the page before; the first page without it."""
 
 
 class PageBody(Body, frozen=True):

@@ -34,6 +34,9 @@ _NOTHING_ELSE: Final = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
+_GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))", re.IGNORECASE)
+"""In Accept-Encoding, unless its weight says that it is not acceptable (RFC 9110, 12.5.3)."""
+
 P = TypeVar("P", bound=Parameters)
 
 
@@ -55,15 +58,17 @@ class Content:
         }
         if policy is not None:
             self._headers["content-security-policy"] = policy
+        if compressed:
+            self._headers["vary"] = "accept-encoding"
 
     def reply(self, asked: Mapping[str, str]) -> Response:
         """Answer a request with these headers; without the body, if the client has it."""
-        if self._etag in asked.get("if-none-match", ""):
+        known = asked.get("if-none-match", "")
+        if self._etag in known or known.strip() == "*":
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=self._headers)
         headers, body = dict(self._headers), self._body
         if self._compressed:
-            headers["vary"] = "accept-encoding"
-            if "gzip" in asked.get("accept-encoding", ""):
+            if _GZIP.search(asked.get("accept-encoding", "")):
                 headers["content-encoding"] = "gzip"
             else:
                 body = gzip.decompress(body)

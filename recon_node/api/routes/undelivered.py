@@ -120,7 +120,7 @@ async def get_waiting(call: Call[PageQuery]) -> UndeliveredEventsBody:
     """List events that wait for one that they build on."""
     query = call.parameters
     events = await call.services.store.reader.waiting(query.after, query.size + 1)
-    return _page(call.services, events, query.size)
+    return _page(call, events)
 
 
 @endpoint("GET", "/ceramic/undelivered/pending", own=True)
@@ -128,7 +128,7 @@ async def get_pending(call: Call[PageQuery]) -> UndeliveredEventsBody:
     """List events that are pending: they lack the lookup of an anchor, or build on one."""
     query = call.parameters
     events = await call.services.store.reader.pending(query.after, query.size + 1)
-    return _page(call.services, events, query.size)
+    return _page(call, events)
 
 
 class RefusedEventBody(Body, frozen=True):
@@ -168,7 +168,7 @@ async def get_refused(call: Call[PageQuery]) -> RefusedEventsBody:
         )
         for event in refused[: query.size]
     ]
-    return RefusedEventsBody(events=events, next=_next(refused, query.size))
+    return RefusedEventsBody(events=events, next=_next(query, refused))
 
 
 class UnprocessedStreamBody(Body, frozen=True):
@@ -211,16 +211,15 @@ def _provided(services: Services) -> set[str]:
     return set() if services.anchors is None else {r.chain_id for r in services.anchors}
 
 
-def _page(
-    services: Services, undelivered: Sequence[Undelivered], size: int
-) -> UndeliveredEventsBody:
-    provided = _provided(services)
-    events = [_describe(event, provided) for event in undelivered[:size]]
-    return UndeliveredEventsBody(events=events, next=_next(undelivered, size))
+def _page(call: Call[PageQuery], undelivered: Sequence[Undelivered]) -> UndeliveredEventsBody:
+    provided, query = _provided(call.services), call.parameters
+    events = [_describe(event, provided) for event in undelivered[: query.size]]
+    return UndeliveredEventsBody(events=events, next=_next(query, undelivered))
 
 
-def _next(entries: Sequence[Undelivered | RefusedEvent], size: int) -> int | None:
-    return entries[size - 1].row if len(entries) > size > 0 else None
+def _next(query: PageQuery, read: Sequence[Undelivered | RefusedEvent]) -> int | None:
+    last = query.last(read)
+    return None if last is None else last.row
 
 
 def _describe(event: Undelivered, provided: set[str]) -> UndeliveredEventBody:

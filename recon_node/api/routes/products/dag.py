@@ -8,7 +8,6 @@ GET /ceramic/dag and /ceramic/dag/publish list the DAGs and the publishes here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
@@ -25,11 +24,10 @@ from recon_node.api.models import (
     Parameters,
     StreamedAnswer,
     Whole,
-    WholeParameter,
     parsed_by,
     reply,
 )
-from recon_node.api.routes.listings import MAX_PAGE
+from recon_node.api.routes.listings import ListQuery
 from recon_node.dag.dag_events import Identifier, parse_root, sort_bytes
 from recon_node.dag.dag_service import Dags
 from recon_node.dag.dag_state import Lacking, Publication
@@ -320,22 +318,11 @@ def _subject(text: str) -> bytes:
     return bytes(CID.parse(text)) if text else b""
 
 
-class SubjectsQuery(Parameters, frozen=True):
+class SubjectsQuery(ListQuery, frozen=True):
     """Which page of a list."""
 
     after: Annotated[bytes, parsed_by(_subject, "after: ")] = b""
     """The `next` of the page before; the first page without it."""
-    limit: WholeParameter = 100
-    """Maximum number of entries: 100 by default, at most 1,000."""
-
-    @property
-    def size(self) -> int:
-        """Entries of the page; one more is read, to know whether another page follows."""
-        return min(self.limit, MAX_PAGE)
-
-    def following(self, names: Sequence[str]) -> str | None:
-        """Return the `next` of the page, by the names of what was read."""
-        return names[self.size - 1] if 0 < self.size < len(names) else None
 
 
 class ListedDagBody(Body, frozen=True):
@@ -364,7 +351,7 @@ async def get_dags(call: Call[SubjectsQuery]) -> DagListBody:
     query = call.parameters
     listed = await dag_side(call.services).dags(query.after, query.size + 1)
     dags = ListedDagBody.of_objects(listed[: query.size])
-    return DagListBody(dags, query.following([str(dag.root) for dag in listed]))
+    return DagListBody(dags, query.last([str(dag.root) for dag in listed]))
 
 
 class ListedIdentifierBody(Body, frozen=True):
@@ -398,5 +385,4 @@ async def get_publishes(call: Call[SubjectsQuery]) -> PublishListBody:
         ListedIdentifierBody(str(entry.identifier), entry.publishes, entry.refused, entry.judged)
         for entry in identifiers
     ]
-    following = query.following([body.id for body in listed])
-    return PublishListBody(listed[: query.size], following)
+    return PublishListBody(listed[: query.size], query.last([body.id for body in listed]))

@@ -26,12 +26,11 @@ from recon_node.api.models import (
     Parameters,
     Parsed,
     Whole,
-    WholeParameter,
     as_raw,
     reply,
     text_of,
 )
-from recon_node.api.routes.listings import MAX_PAGE
+from recon_node.api.routes.listings import ListQuery
 from recon_node.api.routes.streams import (
     Deadline,
     Delivered,
@@ -95,13 +94,11 @@ class TangleQuery(TanglePath, frozen=True):
     """Whether to draw it, too."""
 
 
-class TanglesQuery(Parameters, frozen=True):
+class TanglesQuery(ListQuery, frozen=True):
     """Which page of the list of tangles."""
 
     after: Annotated[tuple[bytes, str], Parsed(_read_after)] = (b"", "")
     """The `next` of the page before; the first page without it."""
-    limit: WholeParameter = 100
-    """Maximum number of tangles: 100 by default, at most 1,000."""
 
 
 class ListedTangleBody(Body, frozen=True):
@@ -200,12 +197,10 @@ class TangleBody(Body, frozen=True):
 async def get_tangles(call: Call[TanglesQuery]) -> TangleListBody:
     """List the tangles that documents name."""
     query = call.parameters
-    size = min(query.limit, MAX_PAGE)
-    rows = await _tangles(call.services).all(query.after, size + 1)
-    page = rows[:size]
-    tangles = [ListedTangleBody(id_, init, name, count) for init, name, count, id_ in page]
-    last = f"{page[-1][0]}.{page[-1][1]}" if len(rows) > size else None
-    return TangleListBody(tangles, last)
+    rows = await _tangles(call.services).all(query.after, query.size + 1)
+    tangles = [ListedTangleBody(id_, init, name, count) for init, name, count, id_ in rows]
+    following = query.last([f"{tangle.init}.{tangle.name}" for tangle in tangles])
+    return TangleListBody(tangles[: query.size], following)
 
 
 @endpoint("GET", "/ceramic/tangles/{root}", errors=(404,), own=True)
