@@ -352,6 +352,13 @@ async def test_errors_in_words(services: Services, shown: Shown) -> None:
         page.problems.clear()  # the console lists answers that are errors
 
 
+async def test_an_address_that_somebody_typed(services: Services, shown: Shown) -> None:
+    async with shown(services) as (page, url, _):
+        await page.open(f"{url}/#/100%", 1280)
+        await page.until("document.querySelector('main h1') !== null")
+        assert await page.run("document.querySelector('main h1').textContent") == "No such page"
+
+
 @pytest.mark.long
 async def test_a_node_that_wants_its_token(services: Services, shown: Shown) -> None:
     services = dataclasses.replace(services, access=Access(token=TOKEN, token_for="all"))

@@ -6,8 +6,17 @@ import { useEffect, useState } from "./html.js";
 /** The parts of the path, and the parameters behind it. */
 export function readRoute(hash = location.hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = path.split("/").filter(Boolean).map(decoded);
   return { parts, query: new URLSearchParams(query) };
+}
+
+/** A part of the path as it was before it was encoded; as it is, if a percent sign in it was typed. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 /** The route as it is now; the component is drawn again when it changes. */
