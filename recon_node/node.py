@@ -41,7 +41,13 @@ from recon_node.api import (
 )
 from recon_node.api.evaluation import open_evaluation
 from recon_node.base.errors import leaves, reason_of
-from recon_node.base.files import draft_of, is_exposed, move_into_place, private_directory
+from recon_node.base.files import (
+    draft_of,
+    is_exposed,
+    is_shared,
+    move_into_place,
+    private_directory,
+)
 from recon_node.base.program import collect_seldom, stop_signals
 from recon_node.ceramic import Network, StreamId
 from recon_node.chain import ChainError, open_anchors
@@ -257,7 +263,12 @@ def _protect(data_dir: Path) -> None:
         exposed = private_directory(data_dir)
     except OSError:
         return  # opening the store raises the same error
-    if exposed:
+    if is_shared(data_dir):
+        logger.warning(
+            "The data directory has other uses, too, so others may read it: give the node its own",
+            path=str(data_dir),
+        )
+    elif exposed:
         logger.warning(
             "Other users could read files of the data directory; now its owner alone can",
             path=str(data_dir),

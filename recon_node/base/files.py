@@ -34,12 +34,13 @@ _RESERVE: Final = 1 << 30
 _RESERVED_PART: Final = 20
 _PRIVATE_DIRECTORY: Final = 0o700
 _OTHERS: Final = 0o077
+_OF_THE_DISK: Final = "lost+found"
 
 
 def private_directory(path: Path) -> list[Path]:
     """Make a directory that only its owner can read, or make an existing one so, with its files.
 
-    What belongs to another user is left as it is.
+    What belongs to another user is left as it is, and so is all of a directory that `is_shared`.
 
     Returns:
         What others could read or write before.
@@ -48,7 +49,23 @@ def private_directory(path: Path) -> list[Path]:
         OSError: it cannot be created.
     """
     path.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    if is_shared(path):
+        return []
     return [entry for entry in (path, *path.iterdir()) if _make_private(entry)]
+
+
+def is_shared(directory: Path) -> bool:
+    """Return whether a directory has other uses than to hold the files of one program: it is for
+    temporary files of all users, or has directories in it.
+
+    A home directory, `/` or `/tmp` that somebody names by mistake is not to be closed to others.
+    """
+    if directory.stat().st_mode & stat.S_ISVTX:
+        return True
+    return any(
+        entry.is_dir() and not entry.is_symlink() and entry.name != _OF_THE_DISK
+        for entry in directory.iterdir()
+    )
 
 
 def _make_private(path: Path) -> bool:

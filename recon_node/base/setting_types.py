@@ -120,6 +120,14 @@ def at_home(path: Path) -> Path:
         ) from None
 
 
+def _not_empty(value: object) -> object:
+    """Refuse an empty text, which a shell makes of a variable that is not set: as a path, it would
+    be the working directory."""
+    if value == "":
+        raise ValueError("it is empty: name a directory")
+    return value
+
+
 def short_path(path: Path) -> str:
     """A path as text, with ~ for the home directory."""
     try:
@@ -134,7 +142,9 @@ class DataDirSettings:
     """The one setting that commands beside `run` use; apart from the others, which take a second
     to import."""
 
-    data_dir: Annotated[Path, AfterValidator(at_home), Flag(metavar="DIR")] = Field(
+    data_dir: Annotated[
+        Path, BeforeValidator(_not_empty), AfterValidator(at_home), Flag(metavar="DIR")
+    ] = Field(
         default_factory=default_data_dir,
         validate_default=True,
         description="Directory for the identity and the event log; only one node can use it.",

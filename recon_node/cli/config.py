@@ -87,8 +87,10 @@ def _flag_of(setting: Declaration) -> click.Option:
     """Make the flag of a setting. Its value is checked with the other settings, not by click."""
     default, metavar = setting.default, setting.marker.metavar
     kind: click.ParamType[Any] | None = None
-    if metavar in ("FILE", "DIR"):
-        kind = click.Path(path_type=Path, file_okay=metavar == "FILE", dir_okay=metavar == "DIR")
+    if metavar == "FILE":
+        kind = click.Path(path_type=Path, dir_okay=False)
+    elif metavar == "DIR":
+        kind = click.Path(file_okay=False)  # a Path of an empty text would be the working directory
     elif get_origin(setting.field.annotation) is Literal and metavar is None:
         kind = click.Choice(get_args(setting.field.annotation))
     text = " ".join(setting.description.partition("\n\n")[0].split())
@@ -254,7 +256,7 @@ class _Identity(TypedDict):
 def identity(
     context: click.Context,
     config: Path | None,
-    data_dir: Path | None,
+    data_dir: str | None,
     create: bool,
     node: Connection,
     as_json: bool,
@@ -286,7 +288,7 @@ def identity(
         echo(facts["peer_id"])
 
 
-def _local_peer_id(config: Path | None, data_dir: Path | None, create: bool) -> str:
+def _local_peer_id(config: Path | None, data_dir: str | None, create: bool) -> str:
     from recon_node.p2p import P2PError
     from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 

@@ -4,10 +4,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from support import vectors
 
 from recon_node.api import split_host_port
 from recon_node.ceramic import METAMODEL, StreamId, StreamType
+from recon_node.cli import main
 from recon_node.settings import (
     DECLARATIONS,
     Settings,
@@ -42,6 +44,18 @@ def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.api.address == "127.0.0.1:5101"
     monkeypatch.setenv("XDG_DATA_HOME", "/xdg")
     assert load_settings().data_dir == Path("/xdg/recon-node")
+
+
+def test_a_data_directory_without_a_name_is_refused(tmp_path, monkeypatch):
+    """A shell makes an empty text of a variable that is not set."""
+    monkeypatch.setenv("RECON_NODE_DATA_DIR", "")
+    with pytest.raises(SettingsError, match="RECON_NODE_DATA_DIR: it is empty: name a directory"):
+        load_settings()
+    result = CliRunner().invoke(main, ["config", "check", "--data-dir", ""])
+    assert (result.exit_code, result.output) == (
+        2,
+        "Error: --data-dir: it is empty: name a directory\n",
+    )
 
 
 def test_later_sources_override_earlier_ones(tmp_path, monkeypatch):

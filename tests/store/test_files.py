@@ -146,6 +146,27 @@ def test_a_directory_is_made_private_with_its_files(tmp_path: Path) -> None:
     assert not is_exposed(secret)
 
 
+@pytest.mark.parametrize("use", ["a directory of its own", "files of all users"])
+def test_a_directory_with_other_uses_is_not_closed_to_others(tmp_path: Path, use: str) -> None:
+    """As `/` and `/tmp`, which somebody has named by mistake."""
+    shared, kept = tmp_path / "shared", tmp_path / "shared" / "kept"
+    shared.mkdir()
+    kept.write_text("")
+    if use == "files of all users":
+        shared.chmod(0o1777)
+    else:
+        (shared / "etc").mkdir()
+    before = {path: path.stat().st_mode for path in (shared, *shared.iterdir())}
+    assert private_directory(shared) == []
+    assert {path: path.stat().st_mode for path in before} == before
+
+
+def test_the_directory_that_every_disk_has_is_no_other_use(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    tmp_path.chmod(0o755)
+    assert tmp_path in private_directory(tmp_path)
+
+
 def test_a_file_that_disappears_meanwhile_is_no_error(tmp_path: Path, monkeypatch) -> None:
     """A running node replaces files in its directory while another one tries to start in it."""
     kept, gone = tmp_path / "kept", tmp_path / "gone"
