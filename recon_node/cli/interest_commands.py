@@ -120,7 +120,8 @@ def add_interest(node: Connection, interest: tuple[str, ...], as_json: bool) -> 
     if isinstance(wanted, Interest) and wanted.sort_key not in USUAL_SORT_KEYS:
         echo(
             f"note: {wanted.sort_key!r} is not a usual sort key ({', '.join(USUAL_SORT_KEYS)}); "
-            "it only matches events whose header has it as `sep`",
+            "it stands for all streams with this value, whatever their sort key, and ceramic-one "
+            "nodes do not share it",
             err=True,
         )
 

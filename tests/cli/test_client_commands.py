@@ -297,6 +297,7 @@ def test_interests(node: TestnetNode) -> None:
 def test_a_sort_key_that_may_be_mistyped_is_noted(node: TestnetNode) -> None:
     noted = run("interests", "add", "modle=blog", node=node)
     assert "'modle' is not a usual sort key" in noted.stderr
+    assert "all streams with this value, whatever their sort key" in noted.stderr
     assert run("interests", "add", "controllers=did:key:z6Mk", node=node).stderr == ""
     for interest in ("modle=blog", "controllers=did:key:z6Mk"):
         run("interests", "remove", interest, node=node)

@@ -28,7 +28,7 @@ from recon_node.store import (
     open_store,
     parse_interest,
 )
-from recon_node.store.kept_interests import key_ranges
+from recon_node.store.kept_interests import key_ranges, ring_ranges
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,14 @@ def world() -> World:
             init = world.start(key, b"u", model)
             world.extend(init.cid, [init.cid], "data")
     return world
+
+
+def test_streams_are_found_by_the_value_whatever_the_sort_key():
+    named, mistyped = (
+        key_ranges(NETWORK, [Interest(key, str(MODEL))]) for key in ("model", "modle")
+    )
+    assert named == mistyped
+    assert ring_ranges(NETWORK, [Interest("modle", str(MODEL))]) == []
 
 
 def interests_of(world: World) -> list[Interest]:
