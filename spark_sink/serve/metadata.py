@@ -124,11 +124,21 @@ def _tables(command: Message, schemas: TableSchemas) -> list[dict[str, Any]]:
 
 
 def _pattern(command: Message, field: str) -> re.Pattern[str]:
-    """Return a filter of SQL, with % and _, as a regular expression; everything if it is unset."""
+    """Return a filter of SQL, with % and _, as a regular expression; everything if it is unset.
+
+    Each % that is followed by other text ends at the first place where that text matches, and never
+    tries another one: a filter with many of them would keep this process busy for years.
+    """
     text = getattr(command, field) if command.HasField(field) else "%"
-    parts = re.findall(r"\\.|.", text, re.DOTALL)
-    wild = {"%": ".*", "_": "."}
-    return re.compile("".join(wild.get(part) or re.escape(part[-1]) for part in parts), re.DOTALL)
+    parts = [""]
+    for part in re.findall(r"\\.|.", text, re.DOTALL):
+        if part == "%":
+            parts.append("")
+        else:
+            parts[-1] += "." if part == "_" else re.escape(part[-1])
+    first, *middle = parts
+    last = [f".*{middle.pop()}"] if middle else []
+    return re.compile("".join([first, *(f"(?>.*?{part})" for part in middle), *last]), re.DOTALL)
 
 
 def _primary_keys(command: Message, schemas: TableSchemas) -> list[dict[str, Any]]:

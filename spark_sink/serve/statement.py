@@ -188,7 +188,8 @@ def _limit(root: Node) -> int | str | None:
     for modifier in root.get("modifiers") or []:
         if modifier["type"] == "LIMIT_MODIFIER" and (limit := modifier["limit"]):
             if limit["class"] == "CONSTANT":
-                return int(limit["value"]["value"])
+                value = limit["value"]
+                return value["value"] if value["type"]["id"] in ("INTEGER", "BIGINT") else None
             if limit["class"] == "PARAMETER":
                 return str(limit["identifier"])
     return None

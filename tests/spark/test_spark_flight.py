@@ -27,6 +27,7 @@ from pyarrow import flight
 
 from spark_sink.errors import RequestError
 from spark_sink.schema import TABLES
+from spark_sink.serve import metadata
 from spark_sink.serve.database import NAMES, Database
 from spark_sink.serve.flight_messages import new, packed
 from spark_sink.serve.flight_sql import IN_ALL, KEPT, PER_CLIENT, PreparedStatements
@@ -119,6 +120,26 @@ def test_clients_can_list_what_there_is(client: Any) -> None:
     assert "conclusion" not in names
     assert client.adbc_get_table_types() == ["TABLE", "VIEW"]
     assert client.adbc_get_info()["vendor_name"] == "spark-sink"
+
+
+@pytest.fixture(scope="module")
+def duck() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        yield connection
+
+
+WILD = st.lists(st.sampled_from(["a", "b", "%", "_", r"\%", r"\_"]), max_size=9).map("".join)
+
+
+@given(st.text("ab%_", max_size=9), WILD)
+@example("conclusion_events_feed", "%_" * 400 + "x")
+@example("conclusion_events_feed", "%" * 2000 + "x")
+def test_filters_are_those_of_sql(duck: duckdb.DuckDBPyConnection, name: str, pattern: str) -> None:
+    command = new("CommandGetTables", table_name_filter_pattern=pattern)
+    answer = metadata.answer(command, lambda: {("v0", name): b""})
+    assert answer is not None
+    [expected] = duck.execute(r"SELECT $1 LIKE $2 ESCAPE '\'", [name, pattern]).fetchall()
+    assert (answer.num_rows == 1,) == expected
 
 
 # What Arrow's JDBC driver 18.3 reads of the server, by the type that it takes it for; without a
@@ -245,11 +266,18 @@ def test_wrong_parameters_are_refused(client: Any, parameters: Any, message: str
         ("SELECT 1; SELECT 2", "one SELECT"),
         ("-- nothing", "one SELECT"),
         ("SELECT cid_string('abc'::BLOB)", "CID"),
+        ("SELECT 1 LIMIT -1", "negative"),
     ],
 )
 def test_wrong_queries_are_explained(client: Any, sql: str, message: str) -> None:
     with pytest.raises(ProgrammingError, match=message):
         asked(client, sql)
+
+
+@pytest.mark.parametrize("limit", ["ALL", "NULL", "1.6", "2e0", "99999999999999999"])
+def test_limits_are_those_of_sql(database: Database, limit: str) -> None:
+    few = limit[0] in "12"
+    assert answered(database, f"FROM range(9) LIMIT {limit}").num_rows == (2 if few else 9)
 
 
 def test_every_type_arrives(client: Any) -> None:
@@ -275,12 +303,6 @@ def test_long_values_fit(client: Any) -> None:
 
 QUOTES = """' '' " X' x'ab' X'AB' -- /* */ $$ $a$ e' \\"""
 PIECES = st.sampled_from([*QUOTES.split(), "\n", " "])
-
-
-@pytest.fixture(scope="module")
-def duck() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as connection:
-        yield connection
 
 
 @given(st.lists(PIECES | st.text(max_size=3), max_size=12).map("".join))

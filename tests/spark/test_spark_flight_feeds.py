@@ -149,6 +149,7 @@ NEED_ALL_ROWS = (
     ("SELECT * FROM event_states_feed ORDER BY 1", "ORDER BY"),
     ("SELECT * FROM event_states_feed LIMIT 3 OFFSET 1", "OFFSET"),
     ("SELECT * FROM event_states_feed LIMIT 1 + 1", "such a LIMIT"),
+    ("SELECT * FROM event_states_feed LIMIT 1.5", "such a LIMIT"),
     ("SELECT row_number() OVER () FROM event_states_feed", "a window function"),
     ("SELECT * FROM event_states_feed USING SAMPLE 3", "a sample"),
     ("SELECT * FROM event_states_feed, event_states", "read it alone"),
