@@ -40,8 +40,9 @@ MODEL_PROPERTY: Final = "recon.model"
 EXCLUDED_PROPERTY: Final = "recon.excluded"
 """The property with what was left out of a table, by `spark_sink.tables.placement`: `DAGS`."""
 DAGS: Final = "dags"
-FORGOT: Final = "/forgot"
-"""What follows in the name of the transaction that counts how often rows were forgotten."""
+_REPLACED: Final = "/forgot"
+"""What follows in the name of the transaction that counts how often rows were forgotten, or all
+of them replaced by a rebuild."""
 PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
 """Properties of every table."""
 LOG: Final = "_delta_log"
@@ -69,17 +70,18 @@ class Reading:
 
 
 def identity_of(table: DeltaTable) -> str:
-    """Return what distinguishes a table from others, and from itself before it forgot rows.
+    """Return what distinguishes a table from others, and from itself before rows were replaced.
 
-    After rows were forgotten, those who follow it start over, so that their copies lose them, too.
+    After a rebuild, or after rows were forgotten, those who follow the table start over: so their
+    copies have the new rows, and lose those that are gone.
     """
-    name, times = str(table.metadata().id), times_forgot(table)
+    name, times = str(table.metadata().id), version_of(table, _REPLACED)
     return f"{name}/{times}" if times else name
 
 
-def times_forgot(table: DeltaTable) -> int:
-    """Return how often rows of a table were forgotten."""
-    return version_of(table, FORGOT) or 0
+def replacing(table: DeltaTable) -> dict[str, int]:
+    """Return the transaction of a commit after which a table has another identity."""
+    return {_REPLACED: (version_of(table, _REPLACED) or 0) + 1}
 
 
 def epoch_of(table: DeltaTable) -> str:

@@ -230,8 +230,8 @@ class SinkTable:
                 actions += map(delta_log.added, stager.stage(changed).files)
             actions.append(delta_log.removed(file))
         if actions:
-            times = delta_log.times_forgot(self._table) + 1
-            with self._advancing_to(self.position, others={delta_log.FORGOT: times}) as properties:
+            others = delta_log.replacing(self._table)
+            with self._advancing_to(self.position, others=others) as properties:
                 self._write(actions, properties)
         return count
 
@@ -257,7 +257,8 @@ class SinkTable:
         if missing := {n: v for n, v in delta_log.PROPERTIES.items() if current.get(n) != v}:
             self._set_properties(missing)  # a table of an older version
         files = _placed(self.path, delta_log.data_files(other._table, other.spec, other.path))
-        with self._advancing_to(other.position) as properties:
+        others = delta_log.replacing(self._table)
+        with self._advancing_to(other.position, others=others) as properties:
             self._write([delta_log.added(file) for file in files], properties, mode="overwrite")
         # Only now are its rows by these rules.
         if delta_log.rules_of(self._table) != self.spec.rules:
