@@ -129,37 +129,24 @@ def verify(tables: Location, url: str, token: str | None, as_json: bool) -> None
     """
     from spark_sink.query.verify import event_of, verify
 
-    verdict = verify(tables, url, token)
+    compared = verify(tables, url, token)
+    mine, node = compared["tables"], compared["node"]
     if as_json:
-        print_json(
-            {
-                "upto": verdict.upto,
-                "equal": verdict.is_equal,
-                "node": verdict.node._asdict(),
-                "tables": verdict.tables._asdict(),
-                "models": {
-                    name: {"node": node._asdict(), "tables": mine._asdict()}
-                    for name, (node, mine) in verdict.models.items()
-                },
-                "missing": verdict.missing,
-                "extra": verdict.extra,
-                "complete": verdict.is_complete,
-            }
-        )
+        print_json(compared)
     else:
-        for name, (node, mine) in verdict.models.items():
-            verdict_text = "equal" if node == mine else f"differs: {node.events} at the node"
-            echo(f"{name}  {mine.events} events  {mine.sha256a}  {verdict_text}")
-        for event in verdict.missing:
+        for name, model in compared["models"].items():
+            of_tables, at_node = model["tables"], model["node"]
+            differs = f"differs: {at_node['events']} at the node"
+            verdict = "equal" if of_tables == at_node else differs
+            echo(f"{name}  {of_tables['events']} events  {of_tables['sha256a']}  {verdict}")
+        for event in compared["missing"]:
             echo(f"missing in the tables: {event_of(event)}")
-        for event in verdict.extra:
+        for event in compared["extra"]:
             echo(f"not at the node: {event_of(event)}")
-        verdict_text = (
-            "the node has the same" if verdict.is_equal else f"the node: {verdict.node.sha256a}"
-        )
-        echo(f"{verdict.tables.events} events up to position {verdict.upto}, {verdict_text}")
-        echo(f"sha256a {verdict.tables.sha256a}")
-    if not verdict.is_equal:
+        verdict = "the node has the same" if compared["equal"] else f"the node: {node['sha256a']}"
+        echo(f"{mine['events']} events up to position {compared['upto']}, {verdict}")
+        echo(f"sha256a {mine['sha256a']}")
+    if not compared["equal"]:
         raise SystemExit(1)
 
 

@@ -10,8 +10,8 @@ EventIds are left, which are compared one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from itertools import islice
+from typing import Any, Final
 
 from recon_node.ceramic import EventId, EventIdError, StreamId, StreamIdError
 from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE, short_hash
@@ -25,49 +25,21 @@ from spark_sink.tables.location import Location
 MAX_SHOWN: Final = 1000
 """EventIds that differ, which are found; there may be more."""
 
-
-class Hash(NamedTuple):
-    """A number of events, and their Sha256a in upper-case hex."""
-
-    events: int
-    sha256a: str
+Hash = dict[str, Any]
+"""A number of `events`, and their `sha256a` in upper-case hex."""
+NOTHING: Final[Hash] = {"events": 0, "sha256a": "00" * 32}
 
 
-NOTHING: Final = Hash(0, "00" * 32)
+def verify(tables: Location, url: str, token: str | None = None) -> dict[str, Any]:
+    """Compare the tables in a directory with a node.
 
-
-@dataclass(slots=True)
-class TableComparison:
-    """What came of the comparison.
-
-    Attributes:
-        url: of the node.
-        upto: the feed's position up to which events were compared.
-        node: the hash of the node's events.
-        tables: that of the tables'.
-        models: both, by sort value, as text where the tables know it, else as its hash.
-        missing: EventIds that the tables lack.
-        extra: EventIds that the node lacks.
-        is_complete: whether these are all.
+    Returns:
+        What `spark-sink verify --json` prints: the feed's position `upto` which events were
+        compared; whether both are `equal`; the hashes of `node` and `tables`, also by sort value
+        in `models`, as text where the tables know it, else as its hash; the EventIds that are
+        `missing` in the tables, and those that the node lacks, `extra`; `complete` if these are
+        all.
     """
-
-    url: str
-    upto: int
-    node: Hash
-    tables: Hash
-    models: dict[str, tuple[Hash, Hash]]
-    missing: list[str] = field(default_factory=list)
-    extra: list[str] = field(default_factory=list)
-    is_complete: bool = True
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether both have the same events."""
-        return self.node == self.tables
-
-
-def verify(tables: Location, url: str, token: str | None = None) -> TableComparison:
-    """Compare the tables in a directory with a node."""
     raw = made_from(tables / RAW)
     if raw is None:
         raise TablesError(f"there is no table {RAW} in {tables}")
@@ -79,26 +51,27 @@ def verify(tables: Location, url: str, token: str | None = None) -> TableCompari
         return feed.hashes(read.position, read.epoch, prefix, size)
 
     whole = at_node(b"", SHORT_HASH_SIZE)
-    start = _start(tables)
-    mine = _parts(tables, start, b"", SHORT_HASH_SIZE)
-    theirs = _parts_at_node(whole)
+    rows = _Rows(tables, raw.position)
+    mine, theirs = rows.parts(b"", SHORT_HASH_SIZE), _parts_at_node(whole)
     names = _names(tables) if mine else {}
-    verdict = TableComparison(
-        url=url,
-        upto=read.position,
-        node=Hash(whole["count"], whole["sha256a"]),
-        tables=_all(tables),
-        models={
-            names.get(part, part.hex()): (theirs.get(part, NOTHING), mine.get(part, NOTHING))
+    differences = _differences(rows, at_node, b"", SHORT_HASH_SIZE)
+    found = list(islice(differences, MAX_SHOWN))
+    at_both = {"node": {"events": whole["count"], "sha256a": whole["sha256a"]}, "tables": rows.all}
+    return {
+        "upto": read.position,
+        "equal": at_both["node"] == at_both["tables"],
+        **at_both,
+        "models": {
+            names.get(part, part.hex()): {
+                "node": theirs.get(part, NOTHING),
+                "tables": mine.get(part, NOTHING),
+            }
             for part in sorted(mine.keys() | theirs.keys())
         },
-    )
-    for event_id, is_missing in _differences(tables, start, at_node, b"", SHORT_HASH_SIZE):
-        if len(verdict.missing) + len(verdict.extra) == MAX_SHOWN:
-            verdict.is_complete = False
-            break
-        (verdict.missing if is_missing else verdict.extra).append(event_id)
-    return verdict
+        "missing": [event_id for event_id, is_missing in found if is_missing],
+        "extra": [event_id for event_id, is_missing in found if not is_missing],
+        "complete": next(differences, None) is None,
+    }
 
 
 def event_of(event_id: str) -> str:
@@ -110,71 +83,71 @@ def event_of(event_id: str) -> str:
 
 
 def _differences(
-    tables: Location,
-    start: int,
-    at_node: Callable[[bytes, int], dict[str, Any]],
-    prefix: bytes,
-    size: int,
+    rows: _Rows, at_node: Callable[[bytes, int], dict[str, Any]], prefix: bytes, size: int
 ) -> Iterator[tuple[str, bool]]:
     """Yield the EventIds that one side has, and whether the tables lack them."""
     answer = at_node(prefix, size)
     if "event_ids" in answer or len(prefix) == FIELDS_SIZE:
-        theirs, mine = set(answer.get("event_ids", ())), set(_event_ids(tables, start, prefix))
+        theirs, mine = set(answer.get("event_ids", ())), rows.event_ids(prefix)
         if "event_ids" in answer or not mine:
             yield from ((key, key in theirs) for key in sorted(theirs ^ mine))
             return
         raise TablesError(
             f"a stream of more than a thousand events differs: rebuild {RAW} (spark-sink rebuild)"
         )
-    at_theirs, at_mine = _parts_at_node(answer), _parts(tables, start, prefix, size)
+    at_theirs, at_mine = _parts_at_node(answer), rows.parts(prefix, size)
     for part in sorted(at_theirs.keys() | at_mine.keys()):
         if at_theirs.get(part) != at_mine.get(part):
-            yield from _differences(tables, start, at_node, part, 1)
+            yield from _differences(rows, at_node, part, 1)
 
 
 def _parts_at_node(answer: dict[str, Any]) -> dict[bytes, Hash]:
     return {
-        bytes.fromhex(part["prefix"]): Hash(part["count"], part["sha256a"])
+        bytes.fromhex(part["prefix"]): {"events": part["count"], "sha256a": part["sha256a"]}
         for part in answer["parts"]
     }
+
+
+class _Rows:
+    """The rows of `raw_events` up to a position: `spark-sink run` may add others meanwhile."""
+
+    def __init__(self, tables: Location, upto: int) -> None:
+        self._tables = tables
+        self._from = f"FROM {RAW} WHERE position <= {upto}"
+        # Where the digits after the network id begin, in an EventId as hex.
+        self._start = 1
+        for (key,) in _ask(tables, f"SELECT hex(event_id) {self._from} LIMIT 1"):
+            self._start += 2 * (len(EventId(bytes.fromhex(key)).prefix) - FIELDS_SIZE)
+
+    @property
+    def all(self) -> Hash:
+        """The hash of all events."""
+        [(count, sha256a)] = _ask(self._tables, f"SELECT count(*), sha256a(event_id) {self._from}")
+        return {"events": count, "sha256a": sha256a}
+
+    def parts(self, prefix: bytes, size: int) -> dict[bytes, Hash]:
+        """Return the hashes of parts of the events with a prefix, by `size` more bytes of it."""
+        digits = min(2 * (len(prefix) + size), 2 * FIELDS_SIZE)
+        rows = _ask(
+            self._tables,
+            f"SELECT substr(hex(event_id), {self._start}, {digits}) AS part, count(*), "
+            f"sha256a(event_id) {self._within(prefix)} GROUP BY part",
+        )
+        return {bytes.fromhex(part): {"events": n, "sha256a": sha} for part, n, sha in rows}
+
+    def event_ids(self, prefix: bytes) -> set[str]:
+        """Return the EventIds with a prefix, in hexadecimal."""
+        rows = _ask(self._tables, f"SELECT lower(hex(event_id)) {self._within(prefix)}")
+        return {key for (key,) in rows}
+
+    def _within(self, prefix: bytes) -> str:
+        digits = prefix.hex().upper()
+        return f"{self._from} AND substr(hex(event_id), {self._start}, {len(digits)}) = '{digits}'"
 
 
 def _ask(tables: Location, sql: str) -> list[tuple[Any, ...]]:
     with run_query(tables, sql) as answer:
         return list(answer.rows)
-
-
-def _start(tables: Location) -> int:
-    """Return the number of the digit after the network id, in the tables' EventIds as hex."""
-    rows = _ask(tables, f"SELECT hex(event_id) FROM {RAW} LIMIT 1")
-    if not rows:
-        return 1
-    key = EventId(bytes.fromhex(rows[0][0]))
-    return 2 * (len(key.prefix) - FIELDS_SIZE) + 1
-
-
-def _all(tables: Location) -> Hash:
-    [row] = _ask(tables, f"SELECT count(*), sha256a(event_id) FROM {RAW}")
-    return Hash(*row)
-
-
-def _parts(tables: Location, start: int, prefix: bytes, size: int) -> dict[bytes, Hash]:
-    digits = min(2 * (len(prefix) + size), 2 * FIELDS_SIZE)
-    rows = _ask(
-        tables,
-        f"SELECT substr(hex(event_id), {start}, {digits}) AS part, count(*), sha256a(event_id) "
-        f"FROM {RAW} WHERE {_within(start, prefix)} GROUP BY part",
-    )
-    return {bytes.fromhex(part): Hash(count, sha256a) for part, count, sha256a in rows}
-
-
-def _event_ids(tables: Location, start: int, prefix: bytes) -> list[str]:
-    where = _within(start, prefix)
-    return [key for (key,) in _ask(tables, f"SELECT lower(hex(event_id)) FROM {RAW} WHERE {where}")]
-
-
-def _within(start: int, prefix: bytes) -> str:
-    return f"substr(hex(event_id), {start}, {2 * len(prefix)}) = '{prefix.hex().upper()}'"
 
 
 def _names(tables: Location) -> dict[bytes, str]:

@@ -85,6 +85,22 @@ def test_the_tables_have_what_the_node_has(node: Node, sound: Path) -> None:
     assert str(reduce(operator.add, hashes)) == answer["node"]["sha256a"]  # parts add up
 
 
+def test_what_run_appends_meanwhile_is_not_compared(node, sound, tmp_path, monkeypatch):
+    tables = Path(shutil.copytree(sound, tmp_path / "tables"))
+    ask = Feed.hashes
+
+    def hashes(feed: Feed, upto: int, *arguments: Any) -> dict[str, Any]:
+        answer = ask(feed, upto, *arguments)
+        rows = pa.Table.from_batches(Feed(node.url).read(400, 420, node.epoch), FEED)
+        filled(tables, rows, names=(), epoch=node.epoch)
+        return answer
+
+    monkeypatch.setattr(Feed, "hashes", hashes)
+    answer = verified(node, tables)
+    assert (answer["upto"], answer["tables"]["events"]) == (400, 400)
+    assert len(keys_of(tables)) == 420
+
+
 @pytest.mark.parametrize("number", [1, 30])
 def test_where_they_part_is_found(node: Node, sound: Path, tmp_path: Path, number: int) -> None:
     """Rows that were deleted, of any model, by name; in fewer questions than events."""
