@@ -138,19 +138,14 @@ class JsonPatchError(ValueError):
     """An invalid, inapplicable or oversized patch. The message is user-facing."""
 
 
-def weigh_json(value: Any) -> tuple[int, int]:
-    """Return the weight of a value and the levels of its nesting.
+def weigh_json(value: Any) -> int:
+    """Return the weight of a value.
 
     Raises:
-        JsonPatchError: heavier than `MAX_WEIGHT`, or nested deeper than `MAX_DEPTH`.
+        JsonPatchError: it is nested deeper than `MAX_DEPTH`.
     """
     weight = _weigh_plain(value) if type(value) is dict else None
-    if weight is not None:
-        check_weight(weight)
-        return weight, 1
-    size = measure(value, 2 * MAX_WEIGHT)
-    check_weight(size.weight)
-    return size.weight, size.depth
+    return measure(value, 2 * MAX_WEIGHT).weight if weight is None else weight
 
 
 def _weigh_plain(value: dict[str, Any]) -> int | None:
@@ -383,7 +378,10 @@ def equal_within(budget: Budget, one: Any, other: Any) -> bool:
     Raises:
         BudgetError: to compare them takes too much work.
     """
-    if isinstance(one, dict | list) and type(one) is type(other):
-        size = measure(one, budget.left // _COMPARED)
-        budget.spend(_COMPARED * (size.steps + size.weight // TEXT_PER_STEP))
+    kinds = {type(one), type(other)}
+    if len(kinds) > 1 or kinds.isdisjoint(CONTAINERS):
+        budget.spend(_COMPARISON)
+        return one == other and (len(kinds) == 1 or kinds == _NUMBERS)
+    size = measure(one, budget.left // _COMPARED)
+    budget.spend(_COMPARED * (size.steps + size.weight // TEXT_PER_STEP))
     return json_equal(one, other)

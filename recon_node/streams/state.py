@@ -61,6 +61,7 @@ from recon_node.streams.json_values import (
     Budget,
     BudgetError,
     JsonPatchError,
+    check_weight,
     measure,
     weigh_json,
 )
@@ -443,12 +444,12 @@ class StreamStates:
 
     def _start(self, event: Event, errors: list[str], budget: Budget) -> StreamData:
         content, metadata = event.data, event_metadata(event)
-        weight, _ = weigh_json(content)
+        weight = weigh_json(content)
         try:
-            errors += self._check(
-                metadata, ContentChange(None, content, weight, is_init=True), budget
-            )
-        except BudgetError as error:
+            check_weight(weight)
+            change = ContentChange(None, content, weight, is_init=True)
+            errors += self._check(metadata, change, budget)
+        except (JsonPatchError, BudgetError) as error:
             errors.append(str(error))
         content = content if isinstance(content, dict) else None
         return StreamData(content, metadata, weight, conforms=not errors)

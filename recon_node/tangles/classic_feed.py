@@ -264,10 +264,8 @@ def _parts(value: dict[str, Any] | list[Any], depth: int) -> list[str | tuple[An
 
 def _keys(value: dict[str, Any]) -> list[str]:
     """The keys in JavaScript's order."""
-    indexes = [key for key in value if _INDEX.fullmatch(key) and int(key) <= _LARGEST_INDEX]
-    if not indexes:
-        return list(value)
-    return [*sorted(indexes, key=int), *(key for key in value if key not in set(indexes))]
+    indexes = {key for key in value if _INDEX.fullmatch(key) and int(key) <= _LARGEST_INDEX}
+    return [*sorted(indexes, key=int), *(key for key in value if key not in indexes)]
 
 
 def _number(value: float) -> str:

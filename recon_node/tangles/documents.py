@@ -13,7 +13,7 @@ content, in milliseconds, as messages of Secure Scuttlebutt do.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -126,10 +126,9 @@ def _canonical_id(text: str) -> str:
 
 def asserted_time(message: Mapping[str, Any]) -> float | None:
     """Return the `timestamp` of a message, or of a document's content; None if it has none."""
-    time = message.get("timestamp")
-    if isinstance(time, bool) or not isinstance(time, int | float):
-        return None
-    return time if math.isfinite(time) else None
+    time: Any = message.get("timestamp")
+    is_time = type(time) in (int, float) and abs(time) <= sys.float_info.max  # not NaN
+    return time if is_time else None
 
 
 def tangle_of_documents(

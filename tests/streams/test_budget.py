@@ -112,6 +112,16 @@ def test_what_a_small_event_may_cause_is_little() -> None:
     assert all("takes more than" in state.validation_errors[0] for state in states(events, model))
 
 
+def test_an_init_event_may_not_exceed_the_size_of_a_document() -> None:
+    """An empty byte string is one byte of CBOR, and twenty of JSON."""
+    first, *later = states(
+        stream({"a": [b""] * 900_000}, [[add("/b", 1)], [add("", {"b": 1})]]),
+        definition({"properties": {"a": {}, "b": {}}}),
+    )
+    assert first.validation_errors == ("the document would be larger than 16000000 bytes",)
+    assert [bool(state.validation_errors) for state in later] == [True, False]
+
+
 def test_copies_are_paid_for() -> None:
     doubling = [
         {"op": "copy", "from": "/l", "path": "/l/-"},
@@ -209,11 +219,11 @@ def test_badly_signed_events_pay_for_their_rows() -> None:
 def test_content_weighs_what_its_json_takes(content: dict[str, Any]) -> None:
     """A number weighed 2, whatever it was: ten numbers of 24 digits in the room of one."""
     written = len(StreamData(content, {}).to_json()) - len(b'{"metadata":{},"content":}')
-    weight, _ = weigh_json(content)
+    weight = weigh_json(content)
     # Beside integers of 65 bits, Python writes floats: 1e+16 for 1e16, and 1e-05 for 0.00001.
     longer, shorter = str(content).count("e+"), 2 * str(content).count("e-05")
     assert written - longer < weight <= written + 1 + _containers(content) + shorter
-    emptied, _ = weigh_json({})
+    emptied = weigh_json({})
     adding = [
         add("/" + name.replace("~", "~0").replace("/", "~1"), content[name]) for name in content
     ]

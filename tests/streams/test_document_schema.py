@@ -21,7 +21,7 @@ CODE = CID.of(DAG_CBOR, b"code")
 
 
 def error(schema: Any, content: Any) -> str | None:
-    return compiled(schema).error(content, weigh_json(content)[0], Budget("the event", 10**8))
+    return compiled(schema).error(content, weigh_json(content), Budget("the event", 10**8))
 
 
 def properties(**members: Any) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def test_what_would_take_long_is_not_begun(schema, content, monkeypatch):
     schema = compiled(schema)
     monkeypatch.setattr(type(schema), "_error", lambda *_: pytest.fail("it was begun"))
     with pytest.raises(BudgetError, match="the event takes more than 100,000,000 steps"):
-        schema.error(content, weigh_json(content)[0], Budget("the event", 10**8))
+        schema.error(content, weigh_json(content), Budget("the event", 10**8))
 
 
 SCALARS = st.none() | st.booleans() | st.sampled_from([0, 1, 1.0, -0.0, 2**53, 2.0**53, 2**63, 1.5])
@@ -350,7 +350,7 @@ def test_large_patterns_are_compiled_once_for_the_same_verdict(monkeypatch):
         [],
         {"a": "x1", "c": 1},
     ):
-        weight, _ = weigh_json(content)
+        weight = weigh_json(content)
         reasons = [
             schema.error(content, weight, Budget("the event", 10**8)) for schema in (both, once)
         ]
@@ -442,7 +442,7 @@ def test_the_stack_is_bounded() -> None:
     deep: Any = []
     for _ in range(250):
         deep = [deep]
-    reason = compiled(schema).error(deep, weigh_json(deep)[0], Budget("the event", 10**40))
+    reason = compiled(schema).error(deep, weigh_json(deep), Budget("the event", 10**40))
     assert "nested too deep" in str(reason)
 
 
@@ -494,7 +494,7 @@ def test_nothing_but_schema_errors_is_raised(schema: Any, content: Any) -> None:
     except SchemaError:
         return
     with suppress(BudgetError):
-        reason = usable.error(content, weigh_json(content)[0], Budget("the event", 10**8))
+        reason = usable.error(content, weigh_json(content), Budget("the event", 10**8))
         assert reason is None or isinstance(reason, str)
 
 
@@ -505,7 +505,7 @@ def test_the_verdict_is_that_of_ajv() -> None:
         schema = compiled(model["schema"])
         assert why_unusable({"schema": model["schema"]}) is None, model["model"]
         for document, verdict in documents(model):
-            weight, _ = weigh_json(document)
+            weight = weigh_json(document)
             budget = Budget.of_event(weight)
             error = schema.error(document, weight, budget)
             by_member = schema.error(document, 10**7, Budget.of_event(10**6), frozenset(document))

@@ -1,5 +1,6 @@
 """Tangles over Ceramic documents: what counts as a message, and one order for any arrival."""
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from recon_node.tangles.documents import (
     MAX_PREVIOUS,
     MAX_TANGLES,
     DocumentMessage,
+    asserted_time,
     message_of,
     tangle_of_documents,
 )
@@ -127,6 +129,15 @@ def test_documents_without_tangles_are_not_messages() -> None:
     many = {f"tangle {n}": ROOT for n in range(MAX_TANGLES + 1)}
     assert message_of(message(0, many)) is None
     assert message_of(message(0, {"": ROOT})) is None
+
+
+TIMES = [math.nan, math.inf, -math.inf, 10**400, True, "1", None]
+
+
+@pytest.mark.parametrize("time", TIMES, ids=lambda time: str(time)[:9])
+def test_times_are_finite_numbers(time: Any) -> None:
+    assert asserted_time({"timestamp": time}) is None
+    assert asserted_time({"timestamp": 1.5}) == 1.5
 
 
 def test_ids_are_compared_as_streams() -> None:
