@@ -72,7 +72,8 @@ _USED: Final = ("nonce too low", "nonce is too low", "invalid nonce", "oldnonce"
 class EvmAuthority:
     """Anchors roots by calls of a contract's `anchorDagCbor(bytes32)`.
 
-    `pause` is in seconds, and so is the Unix time that `now` returns.
+    `pause` is in seconds, and so is the Unix time that `now` returns. `clock` is one that is never
+    set, by which obstacles last.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class EvmAuthority:
         limits: FeeLimits,
         pause: float,
         now: Callable[[], float],
+        clock: Callable[[], float] = trio.current_time,
     ) -> None:
         self._chain = chain
         self._signer = signer
@@ -91,6 +93,7 @@ class EvmAuthority:
         self._contract = contract
         self._limits = limits
         self._now = now
+        self._clock = clock
         self._refused = ""
         self._obstacle = ""
         self._obstacle_since = 0.0
@@ -115,14 +118,14 @@ class EvmAuthority:
             outcome = Pending(f"no endpoint answers: {error}")
         obstacle = outcome.reason if isinstance(outcome, Pending) else ""
         if obstacle != self._obstacle:
-            self._obstacle, self._obstacle_since = obstacle, self._now()
+            self._obstacle, self._obstacle_since = obstacle, self._clock()
         return outcome
 
     async def _step(self, root: CID) -> Anchored | Pending | None:
         """Take a step; None: another one may follow at once."""
         attempts = await trio.to_thread.run_sync(self._journal.attempts, root)
         sight = await self._look(attempts)
-        seconds = self._now() - self._obstacle_since if self._obstacle else 0.0
+        seconds = self._clock() - self._obstacle_since if self._obstacle else 0.0
         match decide(attempts, sight, self._limits, Obstacle(self._obstacle, seconds)):
             case Sign(nonce, max_fee, tip):
                 return await self._sign(root, nonce, max_fee, tip)

@@ -34,6 +34,7 @@ class World:
         self.chain = SimulatedChain()
         self.directory = directory
         self.limits = limits
+        self.clock_is_ahead = 0.0
         self.restart()
 
     def restart(self) -> None:
@@ -45,6 +46,7 @@ class World:
             CONTRACT,
             self.limits,
             1.0,
+            lambda: self.chain.time + self.clock_is_ahead,
             lambda: self.chain.time,
         )
 
@@ -148,6 +150,24 @@ async def test_a_receipt_that_is_missing_for_a_moment_costs_no_second_call(tmp_p
     outcome = await world.advance()
     assert isinstance(outcome, Pending)
     assert "another transaction has used the nonce" in outcome.reason
+    world.chain.lacks_receipts = False
+    await world.settle()
+    assert len(world.journal.attempts(ROOT)) == 1
+
+
+async def test_a_clock_that_is_set_does_not_make_a_lagging_endpoint_believed(
+    tmp_path: Path,
+) -> None:
+    """Two hours more on the clock were once two hours for which the endpoint had said so."""
+    world = World(tmp_path)
+    await world.advance()
+    for _ in range(DEPTH + 1):
+        world.chain.mine()
+    world.chain.lacks_receipts = True
+    for world.clock_is_ahead in (0.0, 7200.0, -7200.0, 0.0):
+        outcome = await world.advance()
+        assert isinstance(outcome, Pending)
+        assert "another transaction has used the nonce" in outcome.reason
     world.chain.lacks_receipts = False
     await world.settle()
     assert len(world.journal.attempts(ROOT)) == 1
