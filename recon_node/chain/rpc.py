@@ -110,7 +110,7 @@ class RpcProvider:
         """
         if self._final is None or self._final[0] < trio.current_time() - _FINAL_BLOCK_LIFETIME:
             number = await self._ask_final_block()
-            self._final = (trio.current_time(), max(number, self._final[1] if self._final else 0))
+            self._final = (trio.current_time(), number)
         return self._final[1]
 
     async def _ask_final_block(self) -> int:
