@@ -1,7 +1,9 @@
 """A damaged log: told in words by whoever meets it, found by the check, and repaired."""
 
+import os
 import shutil
 import sqlite3
+import stat
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -257,6 +259,23 @@ async def test_compacting_takes_out_what_nothing_refers_to(log: Path) -> None:
     assert check_log(log).faults == []
     async with open_store(log, NETWORK, settings=SETTINGS) as store:
         assert (store.keys.summarize(), await feed_of(store), store.epoch) == (keys, feed, epoch)
+
+
+async def test_a_log_is_for_its_owner_alone_whoever_writes_it(log: Path) -> None:
+    path, new = log / log_schema.FILE_NAME, log / "new"
+    before = os.umask(0o022)
+    try:
+        compact_log(log)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        path.chmod(0o644)
+        page("cars")(path)
+        await repair_log(log, SETTINGS)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        async with open_store(new, NETWORK, settings=SETTINGS):
+            pass
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((new / log_schema.FILE_NAME).stat().st_mode) == 0o600
 
 
 def test_compacting_shortens_what_earlier_versions_wrote(log: Path) -> None:

@@ -76,6 +76,27 @@ async def test_a_log_that_cannot_be_written_is_still_read(store: Store) -> None:
     assert store.head == len(world.events)
 
 
+@pytest.mark.parametrize("takes_its_place", ["nothing", "another log"])
+async def test_nothing_is_acknowledged_that_the_next_start_does_not_find(tmp_path, takes_its_place):
+    """The directory of a running node is deleted, or a restored one is moved into its place."""
+    world = World(1)
+    data_dir, moved = tmp_path / "data", tmp_path / "moved"
+    [first, second, *_] = world.events.values()
+    async with open_store(data_dir, NETWORK) as store:
+        await store.admit_local([first.car])
+        data_dir.rename(moved)
+        if takes_its_place == "another log":
+            async with open_store(data_dir, NETWORK):
+                pass
+        with pytest.raises(StoreError, match="was deleted, moved or replaced while"):
+            await store.admit_local([second.car])
+    if takes_its_place == "another log":
+        async with open_store(data_dir, NETWORK) as store:
+            assert await feed_of(store) == []
+    async with open_store(moved, NETWORK) as store:
+        assert [row.event_cid for row in await feed_of(store)] == [first.cid]
+
+
 async def test_closing_writes_what_was_handed_in(tmp_path: Path) -> None:
     world = World(4, streams=10, events=200)
     events = list(world.events.values())

@@ -80,6 +80,7 @@ from recon_node.store.db.saved_keys import (
     save_sums,
 )
 from recon_node.store.db.sql import explained_errors, short
+from recon_node.store.errors import StoreError
 from recon_node.store.values import StoreSettings, Submission, Verdict
 from recon_node.verification import Facts, check_event
 
@@ -206,6 +207,7 @@ class EventLog:
                 self._keys_are_saved = has_saved_keys(self.connection)
                 self.epoch = log_schema.read_meta(self.connection, "epoch") or ""
                 self._shown_head = ShownHead(data_dir)
+                self._file = self._file_at_path()
                 self._forget_outdated_refusals()
                 proofs.forget_far_dues(self.connection, now())
                 self.pending_proofs = proofs.count_pending(self.connection)
@@ -260,6 +262,7 @@ class EventLog:
                 if self._keys_are_saved:
                     forget_keys(self.connection)
                 yield marks
+                self.check_place()
                 delivered_at = self._delivered_at
                 if marks.head > self.marks.head:
                     delivered_at = self._note_delivery(self.marks.head + 1)
@@ -274,6 +277,29 @@ class EventLog:
             self._note_head(marks.head)
         self.marks = marks
 
+    def check_place(self) -> None:
+        """Check that the file which is open is the one that the next start finds.
+
+        Otherwise SQLite goes on without complaint in a file that nobody sees any more, as after a
+        restored backup was moved into place, or a disk was mounted over the directory.
+
+        Raises:
+            StoreError: it was deleted, moved or replaced.
+        """
+        if self._file_at_path() != self._file:
+            raise StoreError(
+                f"the event log {self.path} was deleted, moved or replaced while the node was "
+                "using it, so nothing is written any more: stop the node, put the log that you "
+                "want to keep into its place, and start the node again"
+            )
+
+    def _file_at_path(self) -> tuple[int, int] | None:
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
     def close(self, keys: KeyView | None = None, ring_keys: KeyView | None = None) -> None:
         """Copy the write-ahead log into the file and close it.
 
@@ -286,6 +312,7 @@ class EventLog:
         """
         with explained_errors(self.path):
             try:
+                self.check_place()  # else the keys would stand beside another log
                 if keys is not None and len(keys) == self._count():  # else some are damaged
                     self._save(keys, ring_keys)
                 self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from recon_node import __version__
-from recon_node.base.files import move_into_place, sync_directory
+from recon_node.base.files import create_file, move_into_place, sync_directory
 from recon_node.ceramic import Network, network_name
 from recon_node.store.db.migrations import MIGRATIONS, Migration, migrate
 from recon_node.store.db.saved_keys import has_saved_keys
@@ -137,7 +137,7 @@ def _create(path: Path, network: Network) -> None:
             "INSERT INTO meta (name, value) VALUES (?, ?)",
             [("network_id", str(network.id)), ("epoch", str(uuid.uuid4()))],
         )
-        unfinished.write_bytes(connection.serialize())
+        create_file(unfinished, connection.serialize())
     move_into_place(unfinished, path)
 
 

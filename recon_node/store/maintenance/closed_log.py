@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from recon_node.base.files import create_file
 from recon_node.ceramic import Network, NetworkError, StreamId
 from recon_node.ceramic.auth.did import did_spellings
 from recon_node.ipld import CID
@@ -161,6 +162,7 @@ def compact_log(data_dir: Path, progress: Progress = no_progress) -> Compacted:
         for leftover in (new, path.with_name(f"{new.name}-journal")):
             leftover.unlink(missing_ok=True)
         progress("writing the new file", 0, None)
+        create_file(new, b"")  # for its owner alone, as the log is
         log.connection.execute("VACUUM INTO ?", (str(new),))
     with explained_errors(path):
         after = new.stat().st_size
