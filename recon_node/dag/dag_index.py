@@ -214,7 +214,7 @@ def _take_publish(
 def _judge(connection: sqlite3.Connection, subject: bytes, replica: Replica, now: int) -> bool:
     """Keep the verdict on a publish; return whether it is refused."""
     fault = _fault_of(replica, now)
-    # One that is only too late has a position in the order: `PublishLog`.
+    # One that is only too late has a position in the order: `publish_order`.
     block = None if fault and _fault_of(replica, None) else replica.block
     connection.execute(
         "INSERT INTO publishes VALUES (?, ?, ?, ?, ?)", (subject, replica.cid, now, block, fault)

@@ -18,7 +18,7 @@ from recon_node.dag.containment import MAX_LISTED, Containment
 from recon_node.dag.containment import find as find_block
 from recon_node.dag.dag_events import Identifier, Subject, sort_bytes, subject_of
 from recon_node.dag.protocol.dag_operations import Join
-from recon_node.dag.protocol.publishing import PublishLog, PublishStatement
+from recon_node.dag.protocol.publishing import PublishStatement, publish_order
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.ipld import CID, IDENTITY, multibase
 
@@ -271,20 +271,18 @@ def read_publication(
     `known` caches whether a publish's origin contains its link, which never changes once known.
     """
     subject = sort_bytes(identifier)
-    log = PublishLog(identifier.key)
-    for block, is_late, is_bound in connection.execute(
-        "SELECT block, fault IS NOT NULL, "
-        "EXISTS (SELECT 1 FROM bound WHERE (subject, cid) = (?1, publishes.cid)) "
-        "FROM publishes WHERE subject = ?1 AND block IS NOT NULL",
+    permitted = connection.execute(
+        "SELECT block, EXISTS (SELECT 1 FROM bound WHERE (subject, cid) = (?1, publishes.cid)), "
+        "fault IS NOT NULL FROM publishes WHERE subject = ?1 AND block IS NOT NULL",
         (subject,),
-    ):
-        log.add(decode_replica(block), bool(is_bound), is_late=bool(is_late))
+    )
+    order = publish_order((decode_replica(block), *facts) for block, *facts in permitted)
     sql = "SELECT cid, fault FROM publishes WHERE subject = ? AND fault IS NOT NULL LIMIT ?"
     refused = connection.execute(sql, (subject, MAX_LISTED))
     faults = {CID(cid): fault for cid, fault in refused}
-    waiting_for = set(log.waiting_for)
+    waiting_for = set(order.waiting_for)
     current = pending = None
-    for cid, publish in log.latest():
+    for cid, publish in reversed(order.statements.items()):
         containment = _contained(connection, cid, publish, known)
         if containment.holds:
             current = publish
@@ -301,7 +299,7 @@ def read_publication(
         identifier=identifier,
         current=current,
         pending=pending,
-        order=tuple(log.order),
+        order=tuple(order.statements),
         waiting_for=tuple(sorted(waiting_for)),
         faults=faults,
         ignored=_ignored(connection, identifier),

@@ -2,6 +2,7 @@
 
 import base64
 import sys
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
@@ -15,12 +16,14 @@ from support import vectors
 
 from recon_node.ceramic.auth.did import controller_of, ed25519_did
 from recon_node.dag.protocol import publishing
-from recon_node.dag.protocol.dag_operations import Append, Publish, ReplicaError
+from recon_node.dag.protocol.dag_operations import Publish
 from recon_node.dag.protocol.publishing import (
-    PublishLog,
+    PublishOrder,
     check_publish,
+    is_bound_to_position,
     make_publish,
     publish_of,
+    publish_order,
     statement_of,
 )
 from recon_node.dag.protocol.replica import Replica
@@ -39,11 +42,8 @@ def _replica(prior: CID | None, number: int) -> Replica:
     return Replica(prior, Publish(ID, CID.of(RAW, b"%d" % number), ORIGIN, ""))
 
 
-def _log(replicas: list[Replica]) -> PublishLog:
-    log = PublishLog(ID)
-    for replica in replicas:
-        log.add(replica)
-    return log
+def _order(replicas: Iterable[Replica]) -> PublishOrder:
+    return publish_order((replica, is_bound_to_position(replica), False) for replica in replicas)
 
 
 @st.composite
@@ -71,11 +71,9 @@ def _merged(replicas: list[Replica]) -> list[CID]:
 def test_all_nodes_agree_on_the_order_whatever_came_first(replicas, rng):
     expected = _merged(replicas)
     rng.shuffle(replicas)
-    log = _log(replicas)
-    assert list(log.order) == expected
-    assert log.waiting_for == frozenset()
-    assert not any(map(log.add, replicas))
-    assert len(log.order) == len(replicas)
+    order = _order(replicas)
+    assert list(order.statements) == expected
+    assert order.waiting_for == frozenset()
 
 
 def test_the_work_grows_with_the_publishes_and_not_with_their_square() -> None:
@@ -96,7 +94,7 @@ def test_the_work_grows_with_the_publishes_and_not_with_their_square() -> None:
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            order = _log([first, *branches]).order
+            order = _order([first, *branches]).statements
         finally:
             sys.settrace(before)
         assert len(order) == count
@@ -107,27 +105,26 @@ def test_the_work_grows_with_the_publishes_and_not_with_their_square() -> None:
 
 @given(_replicas())
 def test_building_on_the_last_reorders_nothing(replicas: list[Replica]) -> None:
-    log = _log(replicas)
-    before = log.order
-    following = _replica(log.order[-1] if log.order else None, 99)
-    log.add(following)
-    assert log.order == (*before, following.cid)
-    assert next(log.latest()) == (following.cid, statement_of(following))
+    before = list(_order(replicas).statements)
+    following = _replica(before[-1], 99)
+    after = _order([*replicas, following]).statements
+    assert list(after) == [*before, following.cid]
+    assert after[following.cid] == statement_of(following)
 
 
 @given(_replicas(), st.data())
 def test_without_its_prior_a_replica_waits(replicas: list[Replica], data: st.DataObject) -> None:
     gone = data.draw(st.sampled_from(replicas))
-    log = _log([replica for replica in replicas if replica != gone])
+    order = _order(replica for replica in replicas if replica != gone)
     without = {gone.cid}
     for replica in replicas:
         if replica.prior in without:
             without.add(replica.cid)
-    assert list(log.order) == _merged(
+    assert list(order.statements) == _merged(
         [replica for replica in replicas if replica.cid not in without]
     )
     builds_on_it = any(replica.prior == gone.cid for replica in replicas)
-    assert log.waiting_for == ({gone.cid} if builds_on_it else set())
+    assert order.waiting_for == ({gone.cid} if builds_on_it else set())
 
 
 @pytest.mark.parametrize("picture", FACTS["publish_order"], ids=lambda _: "")
@@ -143,17 +140,7 @@ def test_the_illustrations_of_the_protocol(picture: dict, monkeypatch: pytest.Mo
         replicas[name] = replica
         names[replica.cid] = name
     monkeypatch.setattr(CID, "__str__", lambda cid: names[cid])
-    log = _log(list(replicas.values()))
-    assert [names[cid] for cid in log.order] == picture["order"]
-
-
-def test_what_does_not_belong_into_the_log_is_refused() -> None:
-    log = PublishLog(ID)
-    assert (list(log.latest()), list(log.order)) == ([], [])
-    with pytest.raises(ReplicaError, match="is not a publish"):
-        log.add(Replica(None, Append(())))
-    with pytest.raises(ReplicaError, match=f"is a publish of {ed25519_did(OTHER_ID)}, not of"):
-        log.add(Replica(None, Publish(OTHER_ID, LINK, ORIGIN, "")))
+    assert [names[cid] for cid in _order(replicas.values()).statements] == picture["order"]
 
 
 OWN = UcanCapability(ed25519_did(ID), "dag/PUBLISH")
@@ -231,10 +218,9 @@ def test_nobody_else_can_publish_again_what_was_published(data: st.DataObject) -
             assert replica in forged
         else:
             taken.append(replica)
-    log = _log(taken)
-    assert list(log.order) == [replica.cid for replica in owners[earlier:]]
-    assert not log.waiting_for
-    assert next(log.latest())[1].link == publish_of(owners[-1]).link
+    order = _order(taken)
+    assert list(order.statements) == [replica.cid for replica in owners[earlier:]]
+    assert not order.waiting_for
 
 
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -264,11 +250,8 @@ def test_copies_of_proofs_change_nothing_of_what_an_identifier_resolves_to(data)
     copies = list(map(with_the_other_signature, chosen))
     for replica in copies:
         check_publish(replica)
-    log = _log(list(data.draw(st.permutations(made + copies))))
-    assert len(log.order) == 3
-    assert [publish.link for _, publish in log.latest()] == [
-        publish_of(r).link for r in reversed(made)
-    ]
+    statements = _order(data.draw(st.permutations(made + copies))).statements.values()
+    assert [publish.link for publish in statements] == [publish_of(r).link for r in made]
 
 
 def test_what_an_earlier_version_published_counts_until_the_next_publish() -> None:
@@ -276,8 +259,6 @@ def test_what_an_earlier_version_published_counts_until_the_next_publish() -> No
     two = by_an_earlier_version(ORIGIN, one.cid)
     for replica in (one, two):
         check_publish(replica)
-    log = _log([two, one])
-    assert list(log.order) == [one.cid, two.cid]
-    three = publish(KEY, prior=log.order[-1])
-    assert log.add(three)
-    assert list(log.order) == [three.cid]
+    assert list(_order([two, one]).statements) == [one.cid, two.cid]
+    three = publish(KEY, prior=two.cid)
+    assert list(_order([two, one, three]).statements) == [three.cid]

@@ -7,9 +7,6 @@ continues the last one that its publisher knew. Concurrent publishes make branch
 into one order: of the replicas that could come next (their prior is placed, or they have none), the
 one whose CID sorts first as base32 text. The identifier resolves to the last one in this order.
 
-A `PublishLog` takes replicas in any order; one that comes before its prior waits for it. The order
-is computed on demand, with a heap of those that could come next.
-
 A publish is permitted by its proof, a UCAN. The protocol does not say what ties a proof to its
 publish: anyone could take a proof and attach it to another link, or publish an old link once more,
 at the end of the log. So the outermost UCAN must name link, origin, shard and prior among its
@@ -26,9 +23,9 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 from nacl.signing import SigningKey
@@ -62,90 +59,55 @@ class PublishStatement:
     shard: CID | None
 
 
-class PublishLog:
+class PublishOrder(NamedTuple):
     """The publishes of one identifier, in the order that all nodes agree on.
 
-    It depends on the set of replicas alone, not on the order in which they were added.
+    Attributes:
+        statements: what the replicas say whose whole history is here, in order: one replica of each
+            statement, and only bound ones, if any is. The identifier resolves to the last one whose
+            origin contains its link, which the log cannot know.
+        waiting_for: the priors that are not here.
     """
 
-    def __init__(self, identifier: bytes) -> None:
-        self.identifier = identifier
-        self._statements: dict[CID, PublishStatement] = {}
-        self._next: defaultdict[CID | None, list[CID]] = defaultdict(list)  # by their prior
-        self._bound: set[CID] = set()
-        self._late: set[CID] = set()
-        self._order: tuple[CID, ...] | None = None
+    statements: dict[CID, PublishStatement]
+    waiting_for: frozenset[CID]
 
-    @property
-    def order(self) -> Sequence[CID]:
-        """The replicas whose whole history is here, in order: one of each statement, and only bound
-        ones, if any is."""
-        if self._order is None:
-            placed: dict[PublishStatement, CID] = {}
-            for cid in self._merge():
-                if self._counts(cid):
-                    placed.setdefault(self._statements[cid], cid)
-            self._order = tuple(placed.values())
-        return self._order
 
-    @property
-    def waiting_for(self) -> frozenset[CID]:
-        """The priors that are not here."""
-        return frozenset(
-            prior
-            for prior, following in self._next.items()
-            if prior
-            and prior not in self._statements
-            and any(cid in self._late or self._counts(cid) for cid in following)
-        )
+def publish_order(publishes: Iterable[tuple[Replica, bool, bool]]) -> PublishOrder:
+    """Return the order of some publishes, which depends on their set alone.
 
-    def latest(self) -> Iterator[tuple[CID, PublishStatement]]:
-        """Yield what the publishes whose whole history is here say, the last one first.
-
-        The identifier resolves to the first whose origin contains its link, which the log cannot
-        know.
-        """
-        for cid in reversed(self.order):
-            yield cid, self._statements[cid]
-
-    def add(self, replica: Replica, is_bound: bool | None = None, *, is_late: bool = False) -> bool:
-        """Add a replica that has been checked; return False if it is here already.
-
-        Args:
-            replica: a publish.
-            is_bound: as of `is_bound_to_position`; None: look.
-            is_late: its proof had expired, or was not valid yet; it has a position but does not
-                count.
-
-        Raises:
-            ReplicaError: not a publish of this identifier.
-        """
-        publish, cid = publish_of(replica), replica.cid
-        if publish.id != self.identifier:
-            actual, own = ed25519_did(publish.id), ed25519_did(self.identifier)
-            raise ReplicaError(f"{cid} is a publish of {actual}, not of {own}")
-        if cid in self._statements:
-            return False
-        self._statements[cid] = statement_of(replica)
-        self._next[replica.prior].append(cid)
+    Args:
+        publishes: replicas of one identifier that have been checked, each once; whether its proof
+            is bound to its position; and whether it came too late for it: then the replica has a
+            position but does not count.
+    """
+    statements: dict[CID, PublishStatement] = {}
+    following: defaultdict[CID | None, list[CID]] = defaultdict(list)
+    bound: set[CID] = set()
+    late: set[CID] = set()
+    for replica, is_bound, is_late in publishes:
+        statements[cid := replica.cid] = statement_of(replica)
+        following[replica.prior].append(cid)
         if is_late:
-            self._late.add(cid)
-        elif is_bound_to_position(replica) if is_bound is None else is_bound:
-            self._bound.add(cid)
-        self._order = None
-        return True
-
-    def _counts(self, cid: CID) -> bool:
-        return cid not in self._late and (not self._bound or cid in self._bound)
-
-    def _merge(self) -> Iterator[CID]:
-        ready = [(str(cid), cid) for cid in self._next.get(None, ())]
-        heapq.heapify(ready)
-        while ready:
-            _, placed = heapq.heappop(ready)
-            yield placed
-            for cid in self._next.get(placed, ()):
-                heapq.heappush(ready, (str(cid), cid))
+            late.add(cid)
+        elif is_bound:
+            bound.add(cid)
+    counting = bound or statements.keys() - late
+    placed: dict[PublishStatement, CID] = {}
+    ready = [(str(cid), cid) for cid in following.get(None, ())]
+    heapq.heapify(ready)
+    while ready:
+        _, cid = heapq.heappop(ready)
+        if cid in counting:
+            placed.setdefault(statements[cid], cid)
+        for after in following.get(cid, ()):
+            heapq.heappush(ready, (str(after), after))
+    waiting_for = frozenset(
+        prior
+        for prior, above in following.items()
+        if prior and prior not in statements and not (counting | late).isdisjoint(above)
+    )
+    return PublishOrder({cid: statement for statement, cid in placed.items()}, waiting_for)
 
 
 def check_publish(replica: Replica, now: int | None = None) -> None:
