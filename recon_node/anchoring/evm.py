@@ -29,7 +29,6 @@ from recon_node.anchoring.machine import (
     SendTransaction,
     Sight,
     Sign,
-    Wait,
     decide,
 )
 from recon_node.anchoring.signer import Signer
@@ -136,8 +135,8 @@ class EvmAuthority:
                 attempt = self._signed(fill, nonce, max_fee, tip)
                 logger.warning("Filling a gap among the account's transactions", nonce=nonce)
                 return await self._send(attempt) or Pending("a gap among transactions is filled")
-            case Wait(reason, is_alarming):
-                return Pending(reason, is_alarming)
+            case Pending() as pending:
+                return pending
             case Done(mined):
                 return await self._finish(mined)
 

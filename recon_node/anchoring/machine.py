@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from recon_node.anchoring.authority import Pending
+
 _LEAST_RAISE: Final = 1125
 """What a replacement must offer, in thousandths of the fee before: nodes ask for 110 % or less."""
 _BASE_FEES: Final = 2
@@ -118,22 +120,13 @@ class SendTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Ask again later."""
-
-    reason: str
-    is_alarming: bool = False
-    """Whether it may not pass by itself."""
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """The root is in the chain for good."""
 
     mined: Mined
 
 
-Step = Sign | Fill | SendTransaction | Wait | Done
+Step = Sign | Fill | SendTransaction | Pending | Done
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +149,7 @@ def decide(
     reverted = -1
     for mined in sight.mined:
         if not mined.is_final:
-            return Wait(f"in block {mined.number}, which is not final yet")
+            return Pending(f"in block {mined.number}, which is not final yet")
         if mined.succeeded:
             return Done(mined)
         nonces = (attempt.nonce for attempt in attempts if attempt.tx_hash == mined.tx_hash)
@@ -167,15 +160,15 @@ def decide(
         reason = f"another transaction has used the nonce {live[-1].nonce}"
         patience = limits.patience * 2 ** min(spent - 1, _MAX_DOUBLINGS)
         if obstacle.lasted(reason) < patience:
-            return Wait(reason, is_alarming=spent > limits.replacements)
+            return Pending(reason, is_alarming=spent > limits.replacements)
         live = []
     if live:
         return _follow(live, sight, limits, obstacle)
     if reverted >= 0 and spent > limits.replacements:
-        return Wait("the contract has reverted every call", is_alarming=True)
+        return Pending("the contract has reverted every call", is_alarming=True)
     reason = "other transactions of the account are waiting"
     if sight.queued_nonce > sight.next_nonce and obstacle.lasted(reason) < limits.patience:
-        return Wait(reason)
+        return Pending(reason)
     return _offer(Sign, sight, limits)
 
 
@@ -183,10 +176,12 @@ def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, obstacle: 
     """Return the next step for attempts one of which can be mined."""
     latest = live[-1]
     if latest.nonce < sight.next_nonce:
-        return Wait(f"another transaction has used the nonce {latest.nonce}; it is not final yet")
+        return Pending(
+            f"another transaction has used the nonce {latest.nonce}; it is not final yet"
+        )
     if latest.nonce - sight.next_nonce > limits.replacements:
         reason = f"{latest.nonce} was the account's nonce, and {sight.next_nonce} is it now"
-        return Wait(f"{reason}: one of the endpoints is wrong", is_alarming=True)
+        return Pending(f"{reason}: one of the endpoints is wrong", is_alarming=True)
     if latest.nonce > sight.next_nonce and obstacle.seconds >= limits.patience:
         return _offer(Fill, sight, limits)
     passed = abs(sight.now - latest.signed_at)  # the clock may have been set back since
@@ -197,12 +192,12 @@ def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, obstacle: 
         if len(same) <= limits.replacements and raised is not None:
             return Sign(latest.nonce, *raised)
         if sight.in_pool or not is_late:
-            return Wait("not mined, and the fee has reached its limit", is_alarming=True)
+            return Pending("not mined, and the fee has reached its limit", is_alarming=True)
     if not sight.in_pool:
         return SendTransaction(latest)
     if latest.nonce > sight.next_nonce:
-        return Wait(f"the chain waits for a transaction with the nonce {sight.next_nonce}")
-    return Wait("sent, and not in a block yet")
+        return Pending(f"the chain waits for a transaction with the nonce {sight.next_nonce}")
+    return Pending("sent, and not in a block yet")
 
 
 def _offer(step: type[Sign | Fill], sight: Sight, limits: FeeLimits) -> Step:
@@ -210,7 +205,7 @@ def _offer(step: type[Sign | Fill], sight: Sight, limits: FeeLimits) -> Step:
     if fees is not None:
         return step(sight.next_nonce, *fees)
     base, most = f"{sight.base_fee / 1e9:.3g} gwei", f"{limits.max_fee / 1e9:.3g}"
-    return Wait(f"the base fee is {base}, and anchor_max_fee {most}", is_alarming=True)
+    return Pending(f"the base fee is {base}, and anchor_max_fee {most}", is_alarming=True)
 
 
 def _fees(sight: Sight, limits: FeeLimits) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from recon_node.anchoring.authority import Pending
 from recon_node.anchoring.machine import (
     Attempt,
     FeeLimits,
@@ -9,7 +10,6 @@ from recon_node.anchoring.machine import (
     SendTransaction,
     Sight,
     Sign,
-    Wait,
     decide,
 )
 
@@ -30,7 +30,7 @@ def test_an_endpoint_that_always_has_used_the_nonce_is_believed_ever_later() -> 
         match decide(attempts, sight(now, nonce), LIMITS, Obstacle(reason, now - since)):
             case Sign(nonce, max_fee, tip):
                 attempts.append(Attempt(f"{len(attempts)}", nonce, max_fee, tip, b"", now))
-            case Wait(text, is_alarming):
+            case Pending(text, is_alarming):
                 since = since if text == reason else now
                 reason = text
         now += 30.0
@@ -42,9 +42,9 @@ def test_gaps_are_filled_only_where_they_are_few() -> None:
     """An endpoint says first that the account's nonce is 1,000, and later 5."""
     attempt = Attempt("0x", 1000, GWEI, GWEI, b"", 0.0)
     gap = Obstacle("sent", 1000.0)
-    assert not isinstance(decide([attempt], sight(1000.0, 996), LIMITS, gap), Wait)
+    assert not isinstance(decide([attempt], sight(1000.0, 996), LIMITS, gap), Pending)
     step = decide([attempt], sight(1000.0, 5), LIMITS, gap)
-    assert isinstance(step, Wait)
+    assert isinstance(step, Pending)
     assert step.is_alarming
     assert isinstance(decide([attempt], sight(0.0, 1000), LIMITS, Obstacle()), SendTransaction)
 
