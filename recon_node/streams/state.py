@@ -161,6 +161,7 @@ class StateSummary:
         size: bytes of the events.
         spent: steps of work that their content took.
         written: bytes of the content after each of them, but for time events.
+        compiled: the versions of the model whose definitions they have paid for.
     """
 
     header: InitHeader
@@ -170,6 +171,7 @@ class StateSummary:
     size: int
     spent: int
     written: int
+    compiled: frozenset[CID | None]
 
 
 class StreamStates:
@@ -221,9 +223,10 @@ class StreamStates:
         self._rejected: dict[CID, tuple[str, ...]] | None = None
         # Of time events, any number can be made by anybody.
         signed = [len(event.car) for event in self._events.values() if event.proof is None]
-        self._unpaid = 0
         self._size = sum(signed)
         self._size += 0 if summary is None else summary.size
+        self._compiled = set() if summary is None else set(summary.compiled)
+        self._unpaid = 0
         self._spent = 0
         self._written = 0
 
@@ -333,7 +336,7 @@ class StreamStates:
         state: Callable[[CID], EventState],
         rejected: Mapping[CID, tuple[str, ...]],
     ) -> StateSummary:
-        paid = self._size, self._spent, self._written
+        paid = self._size, self._spent, self._written, frozenset(self._compiled)
         return StateSummary(self._header, known, state, rejected, *paid)
 
     def _state_before(self, cid: CID) -> EventState:
@@ -480,7 +483,9 @@ class StreamStates:
                 if version not in self._definitions:
                     return [no_version(metadata.get("modelVersion"))]
                 definition = self._definitions[version] if version else None
-            self._unpaid += _COMPILED * _weigh_definition(definition)
+            if version not in self._compiled:
+                self._unpaid += _COMPILED * _weigh_definition(definition)
+                self._compiled.add(version)
             self._rules[version] = rules = ContentRules(self._header, definition)
         return rules.check(change, budget)
 

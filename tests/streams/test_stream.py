@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from stream_samples import KEY, REJECTED, Writer, put
+from stream_samples import KEY, MODEL, REJECTED, Writer, put
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, signed_event
-from recon_node.streams import Stream, StreamShapeError, state
+from recon_node.streams import Stream, StreamShapeError, state, statements_of
 
 
 def diverged() -> list[Event]:
@@ -63,6 +63,26 @@ def test_an_update_applies_each_patch_once(patches: list[Any]) -> None:
     again = data_event(KEY, events[0], [update.cid], put("b", 1))
     assert after.with_event(again).state().data.content == {"n": 0, "a": 20, "b": 1}
     assert len(patches) == 22
+
+
+def test_an_event_after_a_summary_takes_what_it_takes_without_one() -> None:
+    """The model was once paid for again by each, until a long stream took too much work."""
+    relation = {"type": "list"}
+    schema = {"type": "object", "additionalProperties": False, "properties": {"n": {}}}
+    model = {"version": "1.0", "name": "A", "accountRelation": relation, "schema": schema}
+    definitions = {MODEL.cid: model}
+    written = Writer({"n": 0})
+    stream = Stream.of(written.events, definitions=definitions)
+    for number in range(3):
+        event = written.data(put("n", number), written.events[-1])
+        summary = stream.summary()
+        assert summary is not None
+        stream = Stream(statements_of([event]), definitions=definitions, summary=summary)
+    whole = Stream.of(written.events, definitions=definitions).summary()
+    later = stream.summary()
+    assert whole is not None
+    assert later is not None
+    assert later.states.spent == whole.states.spent > 0
 
 
 def test_an_event_that_is_there_changes_nothing() -> None:
