@@ -7,6 +7,8 @@ import dns.resolver
 import psutil
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr
@@ -151,8 +153,25 @@ async def test_what_identify_says_follows_the_interfaces(interfaces):
                 assert [address.split("/p2p/")[0] for address in announced[0]] == expected
 
 
+@given(
+    part=st.sampled_from(DIALABLE).map(lambda text: Multiaddr(f"{text}/p2p/{PEER}").to_bytes()),
+    data=st.data(),
+)
+def test_bytes_that_can_be_dialled_can_be_written_as_text(part, data):
+    """Anybody sends any bytes; what is dialled is a text, and so is what the log shows."""
+    changes = st.dictionaries(st.integers(0, len(part) - 1), st.integers(0, 255), max_size=3)
+    sent = bytearray(part)
+    for at, byte in data.draw(changes).items():
+        sent[at] = byte
+    address = Multiaddr(bytes(sent))
+    if is_dialable(address):
+        check_dialable(Multiaddr(str(address)))
+
+
 async def test_no_store_takes_what_cannot_be_dialled():
     addresses = [Multiaddr(address) for address in UNDIALABLE + DIALABLE[:1]]
+    without_text = Multiaddr(addresses[-1].to_bytes() + b"\xa5\x03\x04oops")
+    addresses.insert(0, without_text)
     peer_id = ID.from_string(PEER)
     store = GuardedPeerStore(lambda peer_id: False)
     store.add_addrs(peer_id, addresses, 60)
@@ -164,7 +183,7 @@ async def test_no_store_takes_what_cannot_be_dialled():
         assert [provider.addrs for provider in records.get_providers(b"key")] == [addresses[-1:]]
 
     book = PeerBook(10)
-    book.heard_of(PEER, [*map(str, addresses), f"{DIALABLE[1]}/p2p/{OTHER}"])
+    book.heard_of(PEER, [*map(str, addresses[1:]), f"{DIALABLE[1]}/p2p/{OTHER}"])
     assert book.get(PEER).addresses == [f"{DIALABLE[0]}/p2p/{PEER}"]
 
 

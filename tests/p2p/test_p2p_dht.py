@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.kad_dht import kad_dht, peer_routing, provider_store, value_store
 from libp2p.kad_dht.pb.kademlia_pb2 import Message as KadMessage
 from libp2p.peer.id import ID
@@ -33,6 +34,8 @@ from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 
 KEY = network_rendezvous(NETWORK).key
+WITHOUT_TEXT = Multiaddr("/ip4/192.0.2.7/tcp/4101").to_bytes() + b"\xa5\x03\x04oops"
+"""The bytes of an address whose peer id is none: it can be read, and not be written as text."""
 KEYS = [sort_value_rendezvous_of(NETWORK, str(number)).key for number in range(MAX_QUICK)]
 
 
@@ -40,6 +43,7 @@ KEYS = [sort_value_rendezvous_of(NETWORK, str(number)).key for number in range(M
 def patient(monkeypatch):
     """No limit depends on the speed of the machine."""
     monkeypatch.setattr(dht, "REQUEST_TIMEOUT", PATIENCE)
+    monkeypatch.setattr(dht, "EXCHANGE_LIMIT", 3600.0)
     monkeypatch.setattr(dht_server, "SERVE_LIMIT", 3600.0)
 
 
@@ -141,6 +145,23 @@ async def test_a_peer_that_answers_nonsense_is_an_error_of_its_own():
             assert here._host.is_connected(liar)
 
 
+async def test_an_exchange_ends_even_if_the_peer_sends_announcements_for_ever(monkeypatch):
+    """Some servers answer announcements, so they are passed over; a round waits for all peers."""
+    monkeypatch.setattr(dht, "EXCHANGE_LIMIT", 0.3)
+    again = KadMessage(type=KadMessage.ADD_PROVIDER, key=KEY).SerializeToString()
+
+    async def serve(stream: PeerStream) -> None:
+        while True:
+            await FrameStream(stream, MAX_REQUEST).send([again] * 100, PATIENCE)
+
+    async with loopback_host() as peer, loopback_host() as host:
+        here = LibraryDht(host, NETWORK)
+        peer.handle(protocol_of(NETWORK), serve)
+        await host.connect(peer.addresses[0])
+        with trio.fail_after(PATIENCE), pytest.raises(PeerError, match="not all was answered"):
+            await here.exchange(peer.peer_id, [KEY], [KEY])
+
+
 async def test_named_providers_may_have_addresses_of_any_kind():
     named = ID.from_string("12D3KooW" + "A" * 44)
     good = Multiaddr("/ip4/192.0.2.7/tcp/4101").to_bytes()
@@ -157,9 +178,11 @@ async def ask(client: Host, server: Host, kind=KadMessage.GET_PROVIDERS) -> KadM
     stream = await client.open_stream(server.peer_id, protocol_of(NETWORK))
     frames = FrameStream(stream, MAX_ANSWER)
     await frames.send([KadMessage(type=kind, key=KEY).SerializeToString()], PATIENCE)
-    answer = KadMessage.FromString(await frames.receive(PATIENCE) or b"")
+    answer = await frames.receive(PATIENCE)
     await stream.aclose()
-    return answer
+    if answer is None:  # as a reset may look
+        raise PeerGoneError("there is no answer")
+    return KadMessage.FromString(answer)
 
 
 async def hold(client: Host, server: Host, table: NetworkDHT, count: int) -> list[PeerStream]:
@@ -265,6 +288,18 @@ async def test_a_dead_peer_is_dropped_and_one_that_answers_stays():
         named = await handed_out(client, server)
         assert dead not in named
         assert alive.peer_id in named
+
+
+async def test_a_provider_whose_address_has_no_text_does_not_end_the_dht():
+    """It is taken for one that does not answer, once it is gone."""
+    async with loopback_host() as server, loopback_host() as near, table_of(server) as table:
+        records = table.provider_store.records
+        check = LivenessCheck(server, table.routing_table, records)
+        await server.connect(near.addresses[0])
+        gone = ID.from_pubkey(create_new_key_pair().public_key)
+        table.provider_store.add_provider(KEY, PeerInfo(gone, [Multiaddr(WITHOUT_TEXT)]))
+        await check.check()
+        assert len(records) == 0
 
 
 async def test_hearsay_brings_no_peer_into_the_table():

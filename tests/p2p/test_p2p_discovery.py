@@ -116,9 +116,13 @@ class NotedDht:
 
     def __init__(self):
         self.announced, self.asked = [], []
+        self.connected = ("peer",)
 
     def near(self):
-        return ["peer"]
+        return [*self.connected]
+
+    async def admit(self, peer_id):
+        """Not take it into the table, as if nobody could dial it."""
 
     async def closest(self, key):
         return ["peer", "another"]
@@ -152,6 +156,21 @@ async def test_changes_one_after_another_are_announced_together(autojump_clock):
         await trio.sleep(GATHER)
         assert sum(count for peer, count in announced if peer == "peer") == 2 + 9
         assert max(count for _, count in announced) >= 8, "the walks may begin with the others"
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_first_peer_is_asked_even_if_nobody_else_can_dial_it(autojump_clock):
+    dht = NotedDht()
+    dht.connected = ()
+    service = Discovery(lambda: dht, NETWORK, Wanted(), 3600.0, lambda *_: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        await trio.sleep(60)
+        assert dht.announced == []
+        dht.connected = ("peer",)
+        await service.join("peer")
+        await trio.sleep(1)
+        assert ("peer", 1) in dht.announced
         nursery.cancel_scope.cancel()
 
 

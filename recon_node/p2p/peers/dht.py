@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -140,6 +141,9 @@ KNOWN: Final = 5
 that a walk finds."""
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds in which a peer must take a request, and answer it."""
+EXCHANGE_LIMIT: Final = 60.0
+"""Seconds in which a peer must answer all questions of an exchange: a round of them ends when all
+have."""
 WALK_LIMIT: Final = 30.0
 """Seconds in which a walk through the DHT must end."""
 
@@ -183,11 +187,10 @@ class LibraryDht:
         async with background_trio_service(self._dht):
             await check.run()
 
-    async def admit(self, peer_id: str) -> bool:
-        """Take a connected peer into the routing table; return False if it cannot be."""
+    async def admit(self, peer_id: str) -> None:
+        """Take a connected peer into the routing table, if others can dial it and there is room."""
         with trio.move_on_after(REQUEST_TIMEOUT):
-            return await self._dht.add_peer(ID.from_string(peer_id))
-        return False
+            await self._dht.add_peer(ID.from_string(peer_id))
 
     def near(self) -> list[str]:
         """Return the connected peers that may speak the DHT."""
@@ -217,13 +220,17 @@ class LibraryDht:
             requests.append(Message(type=Message.PING))  # its answer shows that all was read
         stream = await self._host.open_stream(peer_id, self._protocol, dial=True)
         try:
-            frames = PeerFrames(stream, MAX_ANSWER)
-            await frames.send(
-                [request.SerializeToString() for request in requests], REQUEST_TIMEOUT
-            )
-            answers = {key: await _answer(frames, Message.GET_PROVIDERS, key) for key in ask}
-            if not ask:
-                await _answer(frames, Message.PING)
+            frames, answers = PeerFrames(stream, MAX_ANSWER), dict[bytes, Message]()
+            with trio.move_on_after(EXCHANGE_LIMIT) as scope:
+                await frames.send(
+                    [request.SerializeToString() for request in requests], REQUEST_TIMEOUT
+                )
+                for key in ask:
+                    answers[key] = await _answer(frames, Message.GET_PROVIDERS, key)
+                if not ask:
+                    await _answer(frames, Message.PING)
+            if scope.cancelled_caught:
+                raise PeerProtocolError(f"not all was answered within {EXCHANGE_LIMIT:g} s")
         except (DecodeError, trio.BrokenResourceError, PeerProtocolError, PeerGoneError) as error:
             await stream.reset()
             raise PeerError(
@@ -289,16 +296,5 @@ def _found_in(answer: Message) -> Iterable[FoundProvider]:
 
 def _dialable(addresses: Iterable[bytes]) -> tuple[str, ...]:
     """Return the text of those binary multiaddrs that can be dialled; anything may be in them."""
-    usable = []
-    for raw in addresses:
-        if len(raw) > MAX_ADDRESS:
-            continue
-        try:
-            address = Multiaddr(raw)
-            if is_dialable(address):
-                usable.append(str(address))
-        except Exception:  # the library raises errors of any type
-            continue
-        if len(usable) == MAX_ADDRESSES:
-            break
-    return tuple(usable)
+    short = (Multiaddr(raw) for raw in addresses if len(raw) <= MAX_ADDRESS)
+    return tuple(map(str, islice(filter(is_dialable, short), MAX_ADDRESSES)))

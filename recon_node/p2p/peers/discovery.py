@@ -143,7 +143,9 @@ class Discovery:
 
         The library does not do so for a mere connection.
         """
-        if await self._dht.admit(peer_id) and len(self._dht.near()) <= FEW_PEERS:
+        await self._dht.admit(peer_id)
+        near = self._dht.near()
+        if peer_id in near and len(near) <= FEW_PEERS:
             self._start_over()
 
     def look_now(self) -> None:

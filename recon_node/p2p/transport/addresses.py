@@ -27,8 +27,8 @@ from recon_node.p2p.errors import P2PError, PeerError
 
 MAX_RESOLVED: Final = 8
 """Maximum addresses that a name resolves to; further ones are ignored."""
-MAX_CACHED_SIZE: Final = 200
-"""Longest address for which it is remembered whether it can be dialled."""
+MAX_ADDRESS: Final = 512
+"""Maximum characters of an address that can be dialled: a name has up to 253."""
 DNSADDR: Final = "dnsaddr"
 _DNS_FAMILIES: Final = {
     "dns": socket.AF_UNSPEC,
@@ -99,20 +99,17 @@ def check_dialable(address: Multiaddr) -> None:
 
 def is_dialable(address: Multiaddr | str) -> bool:
     """Return whether an address can be dialled, as far as its text shows."""
-    if isinstance(address, str) and len(address) <= MAX_CACHED_SIZE:
-        return _is_dialable_text(address)
-    return _is_dialable(address)
-
-
-@lru_cache(1024)
-def _is_dialable_text(address: str) -> bool:
-    """Remember the latest answers: many peers send the same addresses, again and again."""
-    return _is_dialable(address)
-
-
-def _is_dialable(address: Multiaddr | str) -> bool:
     try:
-        check_dialable(parse_address(address) if isinstance(address, str) else address)
+        text = str(address)
+    except Exception:  # the bytes of others: of any length, each part may be anything
+        return False
+    return len(text) <= MAX_ADDRESS and _is_dialable(text)
+
+
+@lru_cache(1024)  # many peers send the same addresses, again and again
+def _is_dialable(address: str) -> bool:
+    try:
+        check_dialable(parse_address(address))
     except PeerError:
         return False
     return True
