@@ -19,6 +19,7 @@ from typing import Any, Final
 import structlog
 import trio
 from libp2p.crypto.keys import KeyPair
+from libp2p.peer.id import ID
 
 from recon_node.base.errors import unwrapped
 from recon_node.base.files import draft_of, move_into_place, read_bounded
@@ -419,6 +420,8 @@ async def load_peers(book: PeerBook, data_dir: Path) -> None:
         text = await trio.to_thread.run_sync(read_bounded, path, _MAX_PEERS)
         content = json.loads(text)
         book.removed.update(map(str, content.get("removed", ())))
+        for row in content["peers"]:
+            ID.from_string(row["id"])  # else it could be neither dialled nor looked up
         book.load(content["peers"])
     except FileNotFoundError:
         return

@@ -205,6 +205,7 @@ async def test_the_book_outlives_a_restart(tmp_path: Path):
     "content",
     [
         *("", "{", "[]", "{}", "7", '{"peers": 3}', '{"peers": [{"id": 1}]}', '{"peers": [[]]}'),
+        '{"peers": [{"id": "0", "addresses": [], "latency": null, "last_sync": null}]}',
         *('{"peers": {"a": null}}', '{"peers":' + "[" * 100_000, "\0" * 100),
     ],
     ids=lambda content: content[:20],

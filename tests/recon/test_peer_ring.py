@@ -65,6 +65,31 @@ def test_new_addresses_are_published_at_once():
     assert one.others() == []
 
 
+def test_a_machine_may_have_more_addresses_than_an_entry():
+    """As one with many container networks has; it published none, and the node did not start."""
+    one = ring()
+    many = tuple(f"/ip4/172.{n}.255.254/tcp/4101/p2p/{peer_id(0)}" for n in range(100, 200))
+    assert one.refresh(NOW, many) == one.refresh(NOW, many) == LIFETIME // 2
+    [entry] = keys_of(one)
+    published = parse_entry(entry).addresses
+    assert len(published) >= 20
+    assert published == many[: len(published)]
+    assert one.refresh(NOW, ("/dns4/x/tcp/1",) * 1000) == LIFETIME // 2
+
+
+def test_entries_from_a_clock_that_was_ahead_are_dropped():
+    """Nobody else would take them: the sides would differ, and this node be unknown, for long."""
+    one, ahead = ring(), NOW + 365 * LIFETIME
+    one.refresh(ahead, HERE)
+    one.admit(entry_of(1, ahead + 100), ahead)
+    one.admit(entry_of(2, NOW + MAX_LIFETIME), NOW)
+    assert one.refresh(NOW, HERE) == LIFETIME // 2
+    assert sorted(parse_entry(entry).expiry - NOW for entry in keys_of(one)) == [
+        LIFETIME,
+        MAX_LIFETIME,
+    ]
+
+
 def test_expired_entries_are_dropped_and_not_taken_again():
     one = ring()
     one.refresh(NOW, HERE)

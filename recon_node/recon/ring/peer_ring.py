@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import accumulate
 from typing import Any, Final
 
 from nacl.signing import SigningKey
@@ -204,6 +205,9 @@ MAX_ENTRIES_PER_NODE: Final = 32
 """Maximum entries of one node."""
 
 
+_ADDRESSES_SIZE: Final = 2048
+"""Maximum characters of the addresses in our own entry, so that it has at most `MAX_ENTRY` bytes in
+base64."""
 _TRIES: Final = 32
 """Random entries that are looked at for one that may be replaced."""
 
@@ -242,7 +246,8 @@ class PeerRing:
         self._entries: dict[bytes, PeerEntry] = {}
         self._entries_of: Counter[str] = Counter()
         """How many entries each node has, by its peer ID."""
-        self._own: PeerEntry | None = None
+        self._own = b""
+        """The key of our own latest entry."""
         self.ring: Final = Ring(self._store, is_bound)
         """The keys, as sessions see them."""
 
@@ -250,20 +255,20 @@ class PeerRing:
         return len(self._store)
 
     def refresh(self, now: int, addresses: Sequence[str]) -> float:
-        """Drop what has expired, and publish our own entry if it is due or our addresses changed.
+        """Drop invalid entries, and publish our own if it is due or our addresses changed.
 
-        `now` is in Unix seconds.
+        `now` is in Unix seconds. Of more addresses than fit into an entry, the first are published.
 
         Returns:
             The seconds after which to call again.
         """
-        self._drop_expired(now)
-        half = LIFETIME // 2
-        own = self._own
-        if own is None or own.addresses != tuple(addresses) or own.expiry - now <= half:
-            entry = sign_entry(self._key, now + LIFETIME, tuple(addresses))
-            own = self._own = parse_entry(entry)
-            self._add(entry, own)
+        self._drop_invalid(now)
+        here, half = _fitting(addresses), LIFETIME // 2
+        own = self._entries.get(self._own)
+        if own is None or own.addresses != here or own.expiry - now <= half:
+            self._own = sign_entry(self._key, now + LIFETIME, here)
+            own = parse_entry(self._own)
+            self._add(self._own, own)
         return max(1, own.expiry - half - now)
 
     def admit(self, entry: bytes, now: int) -> EntryVerdict:
@@ -293,8 +298,8 @@ class PeerRing:
         for key in self._store:  # by expiry
             entry = self._entries[key]
             latest[entry.peer_id] = entry
-        if self._own is not None:
-            latest.pop(self._own.peer_id, None)
+        if (own := self._entries.get(self._own)) is not None:
+            latest.pop(own.peer_id, None)
         return list(latest.values())
 
     def _add(self, key: bytes, entry: PeerEntry) -> None:
@@ -309,10 +314,12 @@ class PeerRing:
         if not self._entries_of[peer_id]:
             del self._entries_of[peer_id]
 
-    def _drop_expired(self, now: int) -> None:
-        expired = KeyRange(expiry_bound(0), expiry_bound(now))
-        for key in list(self._store.keys(expired)):
-            self._discard(key)
+    def _drop_invalid(self, now: int) -> None:
+        """Drop entries that have expired, or stay too long, as the clock was ahead before."""
+        latest = expiry_bound(now + MAX_LIFETIME + 1)
+        for invalid in (KeyRange(b"", expiry_bound(now)), KeyRange(latest, b"\xff")):
+            for key in list(self._store.keys(invalid)):
+                self._discard(key)
 
     def _make_room(self) -> bool:
         """Discard a random entry of a node that we have never been connected to."""
@@ -320,7 +327,13 @@ class PeerRing:
         for _ in range(_TRIES):
             key = self._store.nth(everything, self._pick(len(self._store)))
             peer_id = self._entries[key].peer_id
-            if self._entries[key] != self._own and not self._was_connected(peer_id):
+            if key != self._own and not self._was_connected(peer_id):
                 self._discard(key)
                 return True
         return False
+
+
+def _fitting(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Return the first of some addresses, as many as fit into an entry."""
+    number = sum(size <= _ADDRESSES_SIZE for size in accumulate(map(len, addresses)))
+    return tuple(addresses[: min(number, MAX_ADDRESSES)])
