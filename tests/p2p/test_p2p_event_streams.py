@@ -9,15 +9,16 @@ from recon_node.p2p.errors import PeerGoneError, StaleStreamError
 from recon_node.p2p.sync import event_server
 from recon_node.p2p.sync.event_stream import EVENTS_PROTOCOL, EVENTS_USED_FOR, EventStreams
 from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.guarded_connection import unlimited
 
 
 class Ended:
     """Stands for a stream to a peer."""
 
-    account = None
     peer_id = "peer"
 
     def __init__(self) -> None:
+        self.account = unlimited().account("peer")
         self.is_open = True
 
     async def receive_some(self, max_bytes: int) -> bytes:
@@ -67,6 +68,14 @@ async def test_a_stream_is_used_again_for_a_while(host, streams, autojump_clock)
     await use(streams)
     assert len(host.opened) == 2
     assert not host.opened[0].is_open
+
+
+async def test_a_stream_that_is_kept_holds_no_events(streams):
+    """They are in the store. Each bulk fetch left the peer charged with up to six batches."""
+    async with streams.open("peer", EVENTS_PROTOCOL) as frames:
+        frames.account.hold("events", 1 << 20)
+        budget = frames.account._budget
+    assert budget.held == 0
 
 
 async def test_two_fetches_at_once_take_two_streams_and_one_is_kept(host, streams):

@@ -35,7 +35,7 @@ from recon_node.p2p.settings import ConnectionLimits
 from recon_node.p2p.transport import hardening
 from recon_node.p2p.transport import host as host_module
 from recon_node.p2p.transport.framing import PeerStream
-from recon_node.p2p.transport.guarded_connection import READ_AT_ONCE, ReadAhead
+from recon_node.p2p.transport.guarded_connection import READ_AT_ONCE, GuardedStream, ReadAhead
 from recon_node.p2p.transport.hardening import MAX_PEER_ADDRESSES, MAX_PEER_PROTOCOLS
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys
@@ -368,6 +368,29 @@ async def test_reads_of_single_bytes_send_the_peer_no_frames():
             await stream.send_all(bytes(100))
             assert await stream.receive_some(4) == b"done"
         assert full - muxed_stream(stream).send_window == 100
+
+
+async def test_a_reader_that_is_cancelled_loses_nothing(monkeypatch):
+    """What it reads has left the buffer by the time it sends new credit, behind other writers."""
+    monkeypatch.setattr(GuardedStream, "_grow_threshold", lambda _: 1)
+    read = bytearray()
+
+    async def read_some(stream: PeerStream, scope: trio.CancelScope) -> None:
+        with scope:
+            read.extend(await stream.receive_some(4))
+
+    async with echoing() as (a, b, peer), trio.open_nursery() as nursery:
+        stream = await a.open_stream(peer, "/echo/1")
+        await stream.send_all(b"data")
+        connection, scope = only_connection(a, b), trio.CancelScope()
+        unread = connection.stream_buffers[muxed_stream(stream).stream_id]
+        await eventually(lambda: unread == b"data")
+        async with connection._write_lock:  # as if others were writing
+            nursery.start_soon(read_some, stream, scope)
+            await eventually(lambda: not unread)
+            scope.cancel()
+            await wait_all_tasks_blocked(0.01)
+        await eventually(lambda: read == b"data")
 
 
 async def test_more_streams_than_the_muxer_has_are_an_error_and_not_a_hang():

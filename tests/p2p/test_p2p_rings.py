@@ -16,7 +16,7 @@ from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import PeerError, PeerProtocolError
 from recon_node.p2p.sync import ring_events, rings, sync_scheduler
-from recon_node.p2p.sync.ring_events import RingEvents
+from recon_node.p2p.sync.ring_events import MAX_TRIES, RingEvents
 from recon_node.p2p.sync.rings import MODEL_RING, RingPeers
 from recon_node.p2p.transport.guarded_connection import unlimited
 from recon_node.recon import KeyRange, KeyStore
@@ -347,3 +347,28 @@ async def test_what_waits_for_many_events_is_charged_for_them(tmp_path):
         finally:
             tracemalloc.stop()
     assert taken / 2 < events._size < 3 * taken
+
+
+async def test_an_event_with_many_missing_prevs_is_not_checked_again_for_each(tmp_path):
+    """Each prev that came had it checked, with all that builds on it: seconds for each message."""
+    key, init = SigningKey(bytes(32)), init_event(SigningKey(bytes(32)), METAMODEL, {}, unique=b"u")
+    prevs = [data_event(key, init, [init.cid], [{"n": number}]) for number in range(60)]
+    chain = [data_event(key, init, [prev.cid for prev in prevs], [])]
+    for _ in range(60):
+        chain.append(data_event(key, init, [chain[-1].cid], []))
+    offered = 0
+    async with open_store(tmp_path, NETWORK) as store:
+        events = await events_with(store, unlimited().account("peer"))
+        admit = store.admit_from_ring
+
+        async def counted(batch):
+            nonlocal offered
+            offered += len(batch)
+            return await admit(batch)
+
+        store.admit_from_ring = counted
+        await events.perform(Admit(tuple(ring_value(init, event) for event in (init, *chain))))
+        for prev in prevs:
+            await events.perform(Admit((ring_value(init, prev),)))
+    assert offered <= (MAX_TRIES + 2) * events.tally.keys_received
+    assert events.tally.events_received >= 1 + len(prevs)

@@ -368,4 +368,5 @@ class EventStreams:
         except BaseException:
             await frames.stream.reset()
             raise
+        frames.account.hold("events", 0)  # all are in the store
         await self._kept[protocol].put(frames)

@@ -58,6 +58,9 @@ OVERHEAD: Final = 1024
 """Bytes that such an event takes in memory beside its CAR, about."""
 DEPENDENCY: Final = 600
 """The same for each event that it depends on: a CID, its places in two sets, and one of them."""
+MAX_TRIES: Final = 16
+"""How often an event that is set aside is tried again in the average of all that have come; if a
+peer sends them in random order, it is about the logarithm of their number."""
 MAX_REPEATED: Final = 1000
 """Events that a peer may send again while they are set aside."""
 _PAGE: Final = 32
@@ -102,6 +105,7 @@ class RingEvents:
         """The events that are set aside, by what each depends on."""
         self._size = 0
         self._repeated = 0
+        self._tried_again = 0
         self._invalid = 0
         self.tally = Tally()
 
@@ -215,8 +219,13 @@ class RingEvents:
         return True
 
     def _take_dependents(self, events: dict[CID, _Event]) -> list[_Event]:
-        """Take back what is set aside and depends on some events, directly or not."""
+        """Take back what is set aside and depends on some events, directly or not.
+
+        Each is checked again, so that one with many missing events would cost time without end.
+        """
         taken: list[_Event] = []
+        if self._tried_again > MAX_TRIES * self.tally.keys_received:
+            return taken
         left = list(events)
         while left:
             for cid in self._dependents.pop(left.pop(), ()):
@@ -225,6 +234,7 @@ class RingEvents:
                     taken.append(event)
                     left.append(cid)
                     self._change_size(-event.size)
+        self._tried_again += len(taken)
         return taken
 
     def _set_aside(self, event: _Event) -> None:

@@ -227,7 +227,8 @@ class GuardedStream(yamux.YamuxStream):
         used = self.target_recv_window - self.recv_window - buffered
         if used >= self._grow_threshold():
             credit = self._grow_to_delta(buffered) + self._apply_autotune_epoch(buffered)
-            await self.send_window_update(credit)
+            with trio.CancelScope(shield=True):  # a reader that is cancelled would lose its data
+                await self.send_window_update(credit)
 
     def _apply_autotune_epoch(self, buffered: int) -> int:
         """Stop the growth of the window at the limit, so that the peer's data is bounded."""
