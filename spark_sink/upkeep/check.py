@@ -11,12 +11,14 @@ stream of `raw_events` then. A table that cannot be opened is a `TablesError`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import PurePath
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from recon_node.ipld import CID, IpldError, car
 from spark_sink.errors import one_line, rebuild_command
@@ -25,6 +27,7 @@ from spark_sink.tables.catalog import TableStatus, are_without_dags, open_delta,
 from spark_sink.tables.delta_log import LOG, data_files, position_of
 from spark_sink.tables.location import FAULTS, Location, file_system, files_below
 from spark_sink.tables.placement import forgotten_streams
+from spark_sink.tables.retention import held
 from spark_sink.tables.staging import DataFile
 
 # Tables with a row for each event, or each stream, that is not left out.
@@ -88,22 +91,33 @@ def _may_leave_out(directory: Location, position: int, aside: TableStatus | None
     )
 
 
+@contextmanager
+def _held_tables(directory: Location) -> Iterator[dict[str, DeltaTable]]:
+    """Provide all tables; what they have now stays for the block, also if `run` replaces it."""
+    opened = open_delta(directory)
+    with ExitStack() as holds:
+        for name, table in opened.items():
+            holds.enter_context(held(path_of(directory, name), table.version()))
+        yield opened
+
+
 def check_files(directory: Location) -> list[str]:
     """Compare the files that the tables name with those that are there; return what is wrong.
 
     It reads none of them, and asks for one list of files per table.
     """
     troubles: list[str] = []
-    for name, table in open_delta(directory).items():
-        path = path_of(directory, name)
-        sizes = {file.path: file.size for file in files_below(path)}
-        files = data_files(table, spec_of(name, table), path)
-        wrong = [file.path for file in files if sizes.get(file.path) != file.size]
-        if wrong:
-            troubles.append(
-                f"{name}: {len(wrong)} of {len(files)} files are missing or have another size, the "
-                f"first is {wrong[0]}: {_remedy(directory, name)}"
-            )
+    with _held_tables(directory) as opened:
+        for name, table in opened.items():
+            path = path_of(directory, name)
+            sizes = {file.path: file.size for file in files_below(path)}
+            files = data_files(table, spec_of(name, table), path)
+            wrong = [file.path for file in files if sizes.get(file.path) != file.size]
+            if wrong:
+                troubles.append(
+                    f"{name}: {len(wrong)} of {len(files)} files are missing or have another size, "
+                    f"the first is {wrong[0]}: {_remedy(directory, name)}"
+                )
     return troubles
 
 
@@ -116,29 +130,29 @@ def check_rows(
     keys are unique; of `raw_events`, that each position is there, and each event is what its CID
     says; of the others, that they have the events and streams of `raw_events`, and no others.
     """
-    opened = open_delta(directory)
     aside = {table.name: table for table in tables}.get(UNPROCESSED)
     troubles: list[str] = []
     raw: _Rows | None = None
     upto = 0
-    for name, table in opened.items():
-        rows = _Rows(spec_of(name, table), path_of(directory, name))
-        files = data_files(table, rows.spec, rows.path)
-        for done, file in enumerate(files, 1):
-            rows.read(file)
-            on_progress(name, done, len(files))
-        position = position_of(table)
-        if name == RAW:
-            raw, upto = rows, position
-            rows.check_positions(position)
-        elif raw and not raw.troubles and position <= upto:  # else `run` has gone on
-            rows.check_streams(raw.streams)
-            if name in _COMPLETE and not _may_leave_out(directory, position, aside):
-                if rows.spec.rows_are_events:
-                    rows.check_positions(position)
-                elif position == upto:
-                    rows.check_complete(raw.streams)
-        troubles += [*rows.troubles, *rows.check_keys()]
+    with _held_tables(directory) as opened:
+        for name, table in opened.items():
+            rows = _Rows(spec_of(name, table), path_of(directory, name))
+            files = data_files(table, rows.spec, rows.path)
+            for done, file in enumerate(files, 1):
+                rows.read(file)
+                on_progress(name, done, len(files))
+            position = position_of(table)
+            if name == RAW:
+                raw, upto = rows, position
+                rows.check_positions(position)
+            elif raw and not raw.troubles and position <= upto:  # else `run` has gone on
+                rows.check_streams(raw.streams)
+                if name in _COMPLETE and not _may_leave_out(directory, position, aside):
+                    if rows.spec.rows_are_events:
+                        rows.check_positions(position)
+                    elif position == upto:
+                        rows.check_complete(raw.streams)
+            troubles += [*rows.troubles, *rows.check_keys()]
     return troubles
 
 

@@ -4,14 +4,22 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from spark_helpers import EPOCH, diagonal, feed_rows, filled, invoked
+from deltalake import DeltaTable
+from spark_helpers import EPOCH, diagonal, feed_rows, filled, invoked, read_on
 
 from recon_node.ceramic import Event
+from spark_sink.run.pipeline import Sink
+from spark_sink.tables import retention
+from spark_sink.tables.delta_log import data_files
+from spark_sink.tables.retention import Retention
+from spark_sink.tables.staging import DataFile
 from spark_sink.tables.tables import Tables
+from spark_sink.upkeep import check
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +41,31 @@ def test_sound_tables(sound: Path) -> None:
         assert (result.exit_code, result.stderr) == (0, "")
         assert result.stdout.startswith("6 tables: ")
     assert json.loads(invoked("status", "--tables", sound, "--json").stdout)["troubles"] == []
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_it_reads_stays_until_it_has_read_it(tables, sample, monkeypatch, deep):
+    """`spark-sink run` replaces files meanwhile, and deletes those of older versions."""
+    monkeypatch.setattr(retention, "_GRACE", 0.0)
+    opened = check.open_delta
+
+    def open_delta(directory: Path) -> dict[str, DeltaTable]:
+        found = opened(directory)
+        monkeypatch.setattr(check, "data_files", run_first)
+        return found
+
+    def run_first(*arguments: Any) -> list[DataFile]:
+        monkeypatch.setattr(check, "data_files", data_files)
+        sink = Sink(Tables(tables, EPOCH))
+        sink.tables.set_retention(Retention(0.0, 0))
+        for end in (70, 80):
+            read_on(sink, feed_rows(sample[:end]))
+            sink.tables.tidy(idle=True)
+        return data_files(*arguments)
+
+    monkeypatch.setattr(check, "open_delta", open_delta)
+    result = invoked("check", "--tables", tables, *["--deep"] * deep)
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["raw_events", "stream_tips"])
