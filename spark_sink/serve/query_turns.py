@@ -45,7 +45,8 @@ _PLAN_SECONDS: Final = 20
 """Seconds that the plan of a statement may take."""
 _EXIT_WAIT: Final = 5.0
 """Seconds to wait for the end of a process."""
-# Not with -m: the classes in answers would have a module that does not exist here.
+# Not with -m: the classes in answers would have a module that does not exist here. And with -P, so
+# that no modules are taken from the working directory.
 _PARENT: Final = (
     "import socket; from spark_sink.serve.query_worker import serve; "
     "serve(socket.socket(fileno={}))"
@@ -246,7 +247,7 @@ class QueryWorkers:
         ours, theirs = socket.socketpair()
         with theirs:
             self._parent = subprocess.Popen(
-                [sys.executable, "-c", _PARENT.format(theirs.fileno())],
+                [sys.executable, "-P", "-c", _PARENT.format(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **_SETTINGS},

@@ -96,6 +96,8 @@ class ServedFeed:
         """Show the rows between two positions."""
         order = self._spec.order
         files = data_files(table, self._spec, self._database.location)
+        if not self._spec.rows_are_events:  # a step under way has written rows of later positions
+            upto = max((file.last or 0 for file in files), default=0)
         while after < upto:
             end = min(after + self._window, upto)
             within = [

@@ -140,7 +140,10 @@ def test_deep_nesting_is_refused(client: Any) -> None:
         asked(client, f"SELECT {'(' * 20_000}1{')' * 20_000}")
 
 
-def test_a_dead_worker_is_an_error_and_a_dead_parent_is_replaced(directory: Path) -> None:
+def test_a_dead_worker_is_an_error_and_a_dead_parent_is_replaced(directory, tmp_path, monkeypatch):
+    """Its modules are not those of the working directory."""
+    (tmp_path / "pyarrow.py").write_text("raise SystemExit")
+    monkeypatch.chdir(tmp_path)
     workers = QueryWorkers(directory / "tables", LIMITS)
     try:
         [parent] = processes_under(os.getpid()) & {workers._parent.pid if workers._parent else 0}

@@ -2,6 +2,7 @@
 
 import tempfile
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from spark_sink.serve import served_feed as feed_module
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers
 from spark_sink.serve.served_feed import ServedFeed
+from spark_sink.tables.delta_log import query
+from spark_sink.tables.tables import Tables
 from spark_sink.upkeep.maintenance import forget
 
 ROWS = rows_of_scenario(more=30)
@@ -84,6 +87,20 @@ def test_whoever_follows_a_feed_has_the_table(table, cuts, window, tidy):
             first = list(dict.fromkeys(row[order] for row in rows))
             assert first == list(range(1, ROWS.num_rows + 1))
             assert len(first) == len(rows) or table == "event_states"
+
+
+def test_a_feed_that_opens_during_a_step_has_all_rows(tmp_path: Path) -> None:
+    """A large step writes rows of streams before the commit that moves the table's position."""
+    fill(tmp_path / "done", ROWS, ["stream_tips"])
+    fill(tmp_path / "tables", ROWS.slice(0, 20), ["stream_tips"])
+    rows = query(DeltaTable(tmp_path / "done" / "stream_tips"), "SELECT * FROM t")
+    tables = Tables(tmp_path / "tables", EPOCH, ["stream_tips"])
+    tables.append(ROWS)
+    tables.derived["stream_tips"].revise(rows.slice(0, rows.num_rows // 2), ROWS.num_rows)
+    done = partial(fill, tmp_path / "tables", ROWS, ["stream_tips"])
+    seen = {row["stream_cid"]: row for row in followed(tmp_path / "tables", "stream_tips", [done])}
+    expected = in_table(tmp_path / "done", "stream_tips")
+    assert sorted(seen.values(), key=itemgetter("position")) == expected
 
 
 def tidied(directory: Path) -> None:
