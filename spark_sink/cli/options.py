@@ -113,7 +113,7 @@ def _read_setting(text: str) -> tuple[str, str] | None:
 
 def _read_storage_option(text: str) -> tuple[str, str]:
     if (setting := _read_setting(text)) is None:  # the text may be a secret
-        raise ValueError("an option is KEY=VALUE, such as aws_region=eu-west-1")
+        raise ValueError("an option has the form KEY=VALUE")
     return setting
 
 
@@ -176,6 +176,8 @@ class Directory(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path."""
+        if not str(value):  # as of "$NOT_SET"; it would be the working directory
+            self.fail("the name of a directory is empty", param, ctx)
         if "://" in str(value):
             self.fail(
                 f"{value!r} is not a directory: name one on a disk of this machine, or on one that "

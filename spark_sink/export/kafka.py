@@ -96,6 +96,8 @@ class Kafka:
                 raise SinkError(
                     f"another spark-sink export writes the topics {self._prefix}.*: end one of them"
                 ) from exception
+            if error.code() == KafkaError._INVALID_ARG:
+                raise SinkError(f"a setting of Kafka cannot be used: {text}") from exception
             if error.fatal() and not error.retriable():
                 raise SinkError(f"Kafka refuses: {text}") from exception
             servers = self._settings["bootstrap.servers"]

@@ -325,6 +325,8 @@ def test_help_teaches() -> None:
     ("options", "words"),
     [
         ("", "name the directory of the tables with --tables"),
+        ("--tables=", "'--tables': the name of a directory is empty"),
+        ("--tables t --checkpoint=", "'--checkpoint': the name of a directory is empty"),
         ("--tables t --console", "omit --tables"),
         ("--tables t --trigger soon", "'soon' is not a time such as 500ms"),
         ("--tables t --trigger 5", "'5' is not a time such as 500ms"),
@@ -383,6 +385,14 @@ def test_only_raw_events_can_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     for wanted in (["raw_events"], ["raw_events", "stream_tips"]):
         refused("run", "--tables", "t", *(part for name in wanted for part in ("--table", name)))
     assert [settings.names for settings in seen] == [(), ("stream_tips",)]
+
+
+def test_an_export_says_at_once_which_setting_of_kafka_is_wrong(filled: Path) -> None:
+    words = ("export", "kafka", "--tables", filled, "--to", "127.0.0.1:9", "--once", "--setting")
+    assert refused(*words, "nonsense=1").startswith(
+        'Error: a setting of Kafka cannot be used: No such configuration property: "nonsense"'
+    )
+    assert "an option has the form KEY=VALUE" in refused(*words, "nonsense", code=2)
 
 
 def test_an_export_waits_between_two_looks(filled: Path) -> None:
