@@ -38,7 +38,7 @@ BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _INTEGER_ALPHABETS: Final = {"9": "0123456789", "k": BASE36, "z": _BASE58}
 _DIGITS: Final = {
-    code: {character: value for value, character in enumerate(alphabet)}
+    code: bytes.maketrans(alphabet.encode(), bytes(range(len(alphabet))))
     for code, alphabet in _INTEGER_ALPHABETS.items()
 }
 _PAIRS: Final = {
@@ -191,26 +191,28 @@ def _encode_integer(data: bytes, code: str) -> str:
 
 def _decode_integer(body: str, code: str) -> bytes:
     alphabet = _INTEGER_ALPHABETS[code]
-    _check_digits(code + body, map(ord, alphabet))
-    number = _number(body, _DIGITS[code], {_SHORT: len(alphabet) ** _SHORT})
-    zeros = len(body) - len(body.lstrip(_INTEGER_ALPHABETS[code][0]))
+    if body.strip(alphabet):  # something is not a digit
+        _check_digits(code + body, map(ord, alphabet))
+    base = len(alphabet)
+    number = _number(body.encode().translate(_DIGITS[code]), base, {_SHORT: base**_SHORT})
+    zeros = len(body) - len(body.lstrip(alphabet[0]))
     return b"\0" * zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")
 
 
-def _number(text: str, digits: dict[str, int], powers: dict[int, int]) -> int:
-    """Read a number. `powers` has those of the base, by their exponent: `_SHORT` doubled often."""
-    if len(text) <= _SHORT:
+def _number(digits: bytes, base: int, powers: dict[int, int]) -> int:
+    """Return a number. `powers` has those of the base, by exponent: `_SHORT` doubled often."""
+    if len(digits) <= _SHORT:
         number = 0
-        for character in text:
-            number = number * len(digits) + digits[character]
+        for digit in digits:
+            number = number * base + digit
         return number
     size = _SHORT
-    while 2 * size < len(text):
+    while 2 * size < len(digits):
         if 2 * size not in powers:
             powers[2 * size] = _product(powers[size], powers[size])
         size *= 2
-    high = _number(text[:-size], digits, powers)
-    return _product(high, powers[size]) + _number(text[-size:], digits, powers)
+    high = _number(digits[:-size], base, powers)
+    return _product(high, powers[size]) + _number(digits[-size:], base, powers)
 
 
 def _product(one: int, other: int) -> int:

@@ -156,12 +156,7 @@ def json_value(data: bytes) -> Any:
     """
     if data.count(b"{") + data.count(b"[") > MAX_BRACKETS:
         raise ValueError(f"it has more than {MAX_BRACKETS} objects and arrays")
-    return json.loads(
-        data.decode(),
-        object_pairs_hook=_without_duplicates,
-        parse_int=float,  # of any length
-        parse_constant=_refuse_constant,
-    )
+    return _JSON.decode(data.decode())
 
 
 def unix_seconds(text: str) -> int:
@@ -189,6 +184,13 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_JSON: Final = json.JSONDecoder(  # made once: that takes as long as to read a header
+    object_pairs_hook=_without_duplicates,
+    parse_int=float,  # of any length
+    parse_constant=_refuse_constant,
+)
 
 
 def _kind(value: Any) -> str:
