@@ -99,26 +99,35 @@ class RequestByKeys:
 
 
 class RequestByIds:
-    """A request for events by the ids of their EventIds, and those that have not come."""
+    """A request for events by the ids of their EventIds, and those that have not come.
 
-    def __init__(self, key_range: KeyRange, ids: Sequence[bytes]) -> None:
+    It adds the events that come to `ids_of_taken`, with their ids.
+    """
+
+    def __init__(
+        self,
+        key_range: KeyRange,
+        ids: Sequence[bytes],
+        ids_of_taken: dict[EventId, bytes] | None = None,
+    ) -> None:
         self.body = b"".join([*map(_sized, key_range), *ids])
         self._range = key_range
         self._awaited = set(ids)
         self._taken: dict[EventId, bytes] = {}
         """What has come, with its ids."""
+        self._ids_of_taken = {} if ids_of_taken is None else ids_of_taken
 
     def take(self, frames: deque[bytes], batch: FetchedEvents) -> None:
         """Move events that have come to a batch, until it is full or the answer ends."""
         lower, upper = self._range
-        taken, awaited = self._taken, self._awaited
+        taken, awaited, ids_of_taken = self._taken, self._awaited, self._ids_of_taken
         while frames and frames[0].startswith(CAR) and len(batch) < BATCH_EVENTS:
             event = parse_event(frames.popleft())
             event_id = event[0]
             name = id_of(event_id)
             if event_id in taken or name not in awaited or not lower < event_id < upper:
                 raise PeerProtocolError(f"the event {event_id}, which was not asked for")
-            taken[event_id] = name
+            taken[event_id] = ids_of_taken[event_id] = name
             batch.append(event)
 
     def end(self, content: bytes) -> list[bytes]:

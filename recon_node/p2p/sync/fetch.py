@@ -452,6 +452,8 @@ class ById:
         self.delivered: set[bytes] = set()
         """The ids of events that have come and were delivered, or that others have got into the
         store."""
+        self._ids: dict[EventId, bytes] = {}
+        """The ids of events that are on their way into the store: to hash each EventId once."""
         self._known: dict[bytes, EventId] = {}
         """The EventIds of others that have come, by their ids."""
 
@@ -471,7 +473,7 @@ class ById:
 
     def note(self, event_ids: list[EventId], verdicts: list[Verdict]) -> Iterable[bytes]:
         """Take note of what became of events that have come; return their ids."""
-        ids = [*map(id_of, event_ids)]
+        ids = [self._ids.pop(event_id, b"") or id_of(event_id) for event_id in event_ids]
         for id_, event_id, verdict in zip(ids, event_ids, verdicts, strict=True):
             if verdict.position is None:
                 self._known[id_] = event_id
@@ -488,7 +490,7 @@ class ById:
 
     def request(self, ids: list[bytes]) -> RequestByIds:
         """Return a request for the events of some ids."""
-        return RequestByIds(self._range, ids)
+        return RequestByIds(self._range, ids, self._ids)
 
 
 Way: TypeAlias = ByKey | ById
