@@ -47,6 +47,27 @@ def test_a_transaction_looks_at_a_bounded_number_of_waiting_events(tmp_path, mon
     log.close()
 
 
+def test_releases_take_turns(tmp_path, monkeypatch):
+    """However many wait for an event of one stream, those of another do not wait for them."""
+    monkeypatch.setattr(rows, "MAX_WAITERS", 4)
+    world = World(3, streams=2, events=0)
+    inits = list(world.events.values())
+    waiting = [world.extend(init.cid, [init.cid], n) for init in inits for n in range(40)]
+    log = BareLog(tmp_path)
+    log.offer([world.offer(event) for event in waiting])
+    for init in inits:
+        log.offer([world.offer(init)])
+    for _ in range(6):
+        commit_releases(log)
+    sql = "SELECT count(position) FROM events WHERE kind = 'data' GROUP BY init_cid"
+    moved = [number for (number,) in log.connection.execute(sql)]
+    assert sum(moved) == 8 * 4
+    assert abs(moved[0] - moved[1]) <= 4
+    log.finish_releases()
+    assert log.marks.head == 82
+    log.close()
+
+
 async def test_the_events_of_an_anchor_move_on_when_nothing_else_comes(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "MAX_WAITERS", 16)
     world = World(1, streams=40, events=0)

@@ -176,6 +176,7 @@ class EventLog:
         limits: how large each share of events may be that cost their maker nothing.
         marks: where the log stands after the last commit.
         own_streams: the latest streams of which it is noted that a client wrote to them.
+        last_release: the CID of the release that was looked at last.
         epoch: a UUID; feed positions are meaningful only together with it.
 
     Raises:
@@ -199,6 +200,7 @@ class EventLog:
         self.guarded = guarded
         self.limits = share_limits(settings, guarded=guarded)
         self.own_streams = Latest[CID, None](_OWN_STREAMS)
+        self.last_release = b""
         self.connection = log_schema.open_database(data_dir, network, settings.synchronous)
         with explained_errors(self.path):
             try:
@@ -588,9 +590,10 @@ def commit_releases(log: EventLog) -> Committed:
     """
     with log.transaction() as marks:
         change = _Change(log, marks)
-        for cid, after in select_releases(log.connection):
+        for cid, after in select_releases(log.connection, log.last_release):
             if not change.loader.has_room:
                 break
+            log.last_release = cid
             delete_release(log.connection, cid)
             change.move(change.loader.load_waiters([cid], after))
         committed = change.write()

@@ -98,9 +98,13 @@ def select_records_of(connection: sqlite3.Connection, cids: Sequence[CID]) -> li
 def _records(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
     undelivered = [row[0] for row in rows if row[6] != DELIVERED]
     builds_on: defaultdict[int, list[CID]] = defaultdict(list)
+    names: dict[bytes, CID] = {}  # many may wait for the same 256 events, and a CID is dear to make
     sql = "SELECT event, cid FROM waits WHERE event IN (?)"
     for row, cid in select_in(connection, sql, undelivered):
-        builds_on[row].append(CID(cid))
+        name = names.get(cid)
+        if name is None:
+            name = names[cid] = CID(cid)
+        builds_on[row].append(name)
     sql = "SELECT id, substr(car, 1, 9), length(car) FROM cars WHERE id IN (?)"
     sizes = {row: full_size(*car) for row, *car in select_in(connection, sql, undelivered)}
     return [_record(row, tuple(builds_on.get(row[0], ())), sizes.get(row[0], 0)) for row in rows]
@@ -316,9 +320,15 @@ def has_releases(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM releases)").fetchone()[0])
 
 
-def select_releases(connection: sqlite3.Connection) -> list[tuple[CID, int]]:
-    """Return `MAX_WAITERS` releases, each with the row of the last waiter that was looked at."""
-    rows = connection.execute("SELECT cid, after FROM releases LIMIT ?", (MAX_WAITERS,))
+def select_releases(connection: sqlite3.Connection, last: bytes) -> list[tuple[CID, int]]:
+    """Return up to `MAX_WAITERS` releases, each with the row of the last waiter that was looked at.
+
+    They come in a circle, from the one after `last`: so one with any number of waiters, or any
+    number of them, does not keep the others from having their turn.
+    """
+    sql = "SELECT cid, after FROM releases WHERE cid {} ? ORDER BY cid LIMIT ?"
+    rows = connection.execute(sql.format(">"), (last, MAX_WAITERS)).fetchall()
+    rows += connection.execute(sql.format("<="), (last, MAX_WAITERS - len(rows))).fetchall()
     return [(CID(cid), after) for cid, after in rows]
 
 
