@@ -21,12 +21,10 @@ from recon_node.anchoring.authority import Anchored, AuthorityError, PayingAccou
 from recon_node.anchoring.journal import Journal
 from recon_node.anchoring.machine import (
     Attempt,
-    Done,
     FeeLimits,
     Fill,
     Mined,
     Obstacle,
-    SendTransaction,
     Sight,
     Sign,
     decide,
@@ -128,7 +126,7 @@ class EvmAuthority:
         match decide(attempts, sight, self._limits, Obstacle(self._obstacle, seconds)):
             case Sign(nonce, max_fee, tip):
                 return await self._sign(root, nonce, max_fee, tip)
-            case SendTransaction(attempt):
+            case Attempt() as attempt:
                 return await self._send(attempt)
             case Fill(nonce, max_fee, tip):
                 fill = {"to": self._signer.address, "gas": _TRANSFER_GAS, "data": b""}
@@ -137,7 +135,7 @@ class EvmAuthority:
                 return await self._send(attempt) or Pending("a gap among transactions is filled")
             case Pending() as pending:
                 return pending
-            case Done(mined):
+            case Mined() as mined:
                 return await self._finish(mined)
 
     async def _look(self, attempts: Sequence[Attempt]) -> Sight:

@@ -112,21 +112,9 @@ class Fill:
     tip: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendTransaction:
-    """Send an attempt (again)."""
-
-    attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The root is in the chain for good."""
-
-    mined: Mined
-
-
-Step = Sign | Fill | SendTransaction | Pending | Done
+Step = Sign | Fill | Attempt | Pending | Mined
+"""What to do next. An attempt is to be sent (again); `Mined` says that the root is in the chain for
+good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +139,7 @@ def decide(
         if not mined.is_final:
             return Pending(f"in block {mined.number}, which is not final yet")
         if mined.succeeded:
-            return Done(mined)
+            return mined
         nonces = (attempt.nonce for attempt in attempts if attempt.tx_hash == mined.tx_hash)
         reverted = max(reverted, next(nonces))
     live = [attempt for attempt in attempts if attempt.nonce > reverted]
@@ -194,7 +182,7 @@ def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, obstacle: 
         if sight.in_pool or not is_late:
             return Pending("not mined, and the fee has reached its limit", is_alarming=True)
     if not sight.in_pool:
-        return SendTransaction(latest)
+        return latest
     if latest.nonce > sight.next_nonce:
         return Pending(f"the chain waits for a transaction with the nonce {sight.next_nonce}")
     return Pending("sent, and not in a block yet")

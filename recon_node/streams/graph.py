@@ -245,68 +245,57 @@ def statements_of(
         badly_signed: CIDs of the events whose signature is wrong.
         keep_first: show the copy that came first, for tables whose rows never change.
     """
-    statements = _Grouping(badly_signed)
+    groups: list[list[Event]] = []
+    number_of: dict[CID, int] = {}
+    known: dict[Hashable, int] = {}
     for event in events:
-        statements.add(event)
-    return statements.finish(keep_first)
-
-
-class _Grouping:
-    """Numbers the statements in the order in which they come."""
-
-    def __init__(self, badly_signed: Container[CID]) -> None:
-        self._badly_signed = badly_signed
-        self._number: dict[Hashable, int] = {}
-        self._number_of: dict[CID, int] = {}
-        self._groups: list[list[Event]] = []
-
-    def add(self, event: Event) -> None:
-        groups = self._groups
-        number = self._number.setdefault(self._statement(event), len(groups))
+        number = known.setdefault(_statement(event, number_of, badly_signed), len(groups))
         if number == len(groups):
-            groups.append([event])
-        else:
-            groups[number].append(event)
-        self._number_of[event.cid] = number
-
-    def finish(self, keep_first: bool) -> Statements:
-        ranks: dict[CID, bytes] = {}
-        copies: dict[CID, CID] = {}
-        shown: list[Event] = []
-        by_number: list[bytes] = []
-        for group in self._groups:
-            event = group[0]
-            if len(group) > 1:
-                event = event if keep_first else min(group, key=_preference)
-                copies |= {copy.cid: event.cid for copy in group if copy is not event}
-            ranks[event.cid] = rank = self._rank(group, by_number)
-            by_number.append(rank)
-            shown.append(event)
-        if copies:
-            shown = [_naming_shown(event, copies) for event in shown]
-        return Statements(tuple(shown), ranks, copies)
-
-    def _statement(self, event: Event) -> Hashable:
-        if event.proof is not None:
-            prev = event.prevs[0]
-            return _anchor(event), self._number_of.get(prev, prev)
-        if event.envelope is None or event.cid in self._badly_signed:
-            return event.cid
-        return event.envelope.payload, event.envelope.protected
-
-    def _rank(self, group: Sequence[Event], ranks: Sequence[bytes]) -> bytes:
+            groups.append([])
+        groups[number].append(event)
+        number_of[event.cid] = number
+    copies: dict[CID, CID] = {}
+    shown: list[Event] = []
+    ranks: list[bytes] = []
+    for group in groups:
         event = group[0]
-        if event.proof is not None:
-            prev = event.prevs[0]
-            number = self._number_of.get(prev, len(ranks))
-            below = ranks[number] if number < len(ranks) else prev
-            return sha256(_anchor(event) + below).digest()
-        envelope = event.envelope
-        if envelope is None or envelope.header["alg"] == _DETERMINISTIC:
-            if len(group) == 1:  # nearly always
-                return event.cid[-_DIGEST:]
-            return min([copy.cid[-_DIGEST:] for copy in group])
-        return envelope.payload[-_DIGEST:]
+        if len(group) > 1:
+            event = event if keep_first else min(group, key=_preference)
+            copies |= {copy.cid: event.cid for copy in group if copy is not event}
+        ranks.append(_rank(group, number_of, ranks))
+        shown.append(event)
+    by_cid = {event.cid: rank for event, rank in zip(shown, ranks, strict=True)}
+    if copies:
+        shown = [_naming_shown(event, copies) for event in shown]
+    return Statements(tuple(shown), by_cid, copies)
+
+
+def _statement(
+    event: Event, number_of: Mapping[CID, int], badly_signed: Container[CID]
+) -> Hashable:
+    """What an event states; of a time event, by the number of its prev's statement."""
+    if event.proof is not None:
+        prev = event.prevs[0]
+        return _anchor(event), number_of.get(prev, prev)
+    if event.envelope is None or event.cid in badly_signed:
+        return event.cid
+    return event.envelope.payload, event.envelope.protected
+
+
+def _rank(group: Sequence[Event], number_of: Mapping[CID, int], ranks: Sequence[bytes]) -> bytes:
+    """The order in ties of the copies in a group; `ranks` are those of the groups before it."""
+    event = group[0]
+    if event.proof is not None:
+        prev = event.prevs[0]
+        number = number_of.get(prev, len(ranks))
+        below = ranks[number] if number < len(ranks) else prev
+        return sha256(_anchor(event) + below).digest()
+    envelope = event.envelope
+    if envelope is None or envelope.header["alg"] == _DETERMINISTIC:
+        if len(group) == 1:  # nearly always
+            return event.cid[-_DIGEST:]
+        return min([copy.cid[-_DIGEST:] for copy in group])
+    return envelope.payload[-_DIGEST:]
 
 
 def _anchor(event: Event) -> bytes:

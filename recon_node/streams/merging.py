@@ -321,9 +321,9 @@ class _Merge:
     def _three_way(self, path: str, base: Any, ours: Any, theirs: Any) -> Any:
         """Merge two values that were changed from `base`; ours where they conflict."""
         self._budget.spend(_COMPARISON + len(path))
-        if self._are_equal(ours, theirs) or self._are_equal(base, theirs):
+        if equal_within(self._budget, ours, theirs) or equal_within(self._budget, base, theirs):
             return ours
-        if self._are_equal(base, ours):
+        if equal_within(self._budget, base, ours):
             return theirs
         if isinstance(ours, dict) and isinstance(theirs, dict):
             bases = base if isinstance(base, dict) else {}
@@ -353,7 +353,7 @@ class _Merge:
 
     def _agreed(self, one: Any, other: Any) -> Any:
         """What two values have in common; `_UNKNOWN` where they differ."""
-        if self._are_equal(one, other):
+        if equal_within(self._budget, one, other):
             return one
         if isinstance(one, dict) and isinstance(other, dict):
             names = dict.fromkeys((*one, *other))
@@ -362,9 +362,6 @@ class _Merge:
                 for name in names
             }
         return _UNKNOWN
-
-    def _are_equal(self, one: Any, other: Any) -> bool:
-        return equal_within(self._budget, one, other)
 
 
 def _as_value(data: StreamData) -> dict[str, Any]:
