@@ -1,5 +1,6 @@
 """Who may have signed an event."""
 
+import base64
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from ceramic_samples import (
     signed_car,
     unsigned_car,
 )
+from support import vectors
 
 from recon_node.ceramic import (
+    CeramicError,
     InvalidSignatureError,
     UnsupportedSignatureError,
     parse_event,
@@ -133,3 +136,20 @@ def test_an_init_event_with_data_must_be_signed(data: Any) -> None:
     event = parse_event(unsigned_car({"data": data, "header": HEADER}))
     with pytest.raises(InvalidSignatureError, match="must be signed"):
         verify_signature(event, CONTROLLER)
+
+
+VERDICTS = vectors.load("signature_verdicts")
+
+
+def test_the_verdict_is_that_of_ceramic_one() -> None:
+    """The file names what differs; docs/admission.md says why."""
+    for name, protected, signature, controller, accepted, *differs in VERDICTS["events"]:
+        payload = PAYLOAD | {"header": HEADER | {"controllers": [controller]}}
+        header, signed = base64.b64decode(protected), base64.b64decode(signature)
+        event = signed_car(payload, protected=header, signature=signed)
+        try:
+            verify_signature(parse_event(event), controller)
+        except CeramicError:
+            assert accepted == bool(differs), name
+        else:
+            assert accepted != bool(differs), name
