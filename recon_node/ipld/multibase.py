@@ -14,7 +14,8 @@ milliseconds.
 
 import base64
 import binascii
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Final
 
@@ -61,6 +62,30 @@ _TWINS: Final = {
 }
 """By code: the base that differs in its digits or padding alone, the characters to which texts are
 padded, and the digit of that base for each."""
+_BASE64: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_DIGITS_AT_ONCE: Final = 64
+_SHORT_BASE32: Final = _DIGITS_AT_ONCE * 5 // 8
+"""Bytes of short data, as CIDs are."""
+_BASE64_TO_32: Final = bytes.maketrans(_BASE64[:32].encode(), BASE32.encode())
+
+
+def _spreading() -> Iterator[tuple[int, int, int]]:
+    """Yield the steps that turn digits of 5 bits into digits of 6: masks, and how far to move.
+
+    In each step, of every group of digits the upper half moves up, by a bit for each of the lower.
+    """
+    half = _DIGITS_AT_ONCE // 2
+    while half:
+        group = (1 << 5 * half) - 1
+        lower = sum(group << 12 * half * at for at in range(_DIGITS_AT_ONCE // 2 // half))
+        yield lower << 5 * half, lower, half
+        half //= 2
+
+
+_SPREADING: Final = tuple(_spreading())
+_LAST_IN_BASE64: Final = tuple(map(frozenset, (["", *_BASE64], [], _BASE64[::16], _BASE64[::4])))
+"""The last digits that a text may have, by how many follow its last group of four: the bits that
+fill up the last byte are zero."""
 _IN_ANY_CASE: Final = frozenset("fFbBcCvVtTkK")
 """Codes of bases whose letters mean the same in either case. The code itself names the case."""
 
@@ -76,6 +101,8 @@ def encode(data: bytes, base: str = "base64") -> str:
     if base == "base64url":
         return "u" + base64.urlsafe_b64encode(data).decode().rstrip("=")
     if base == "base32":
+        if len(data) <= _SHORT_BASE32:
+            return _encode_short_base32(data)
         return "b" + base64.b32encode(data).decode().rstrip("=").lower()
     if base == "base16":
         return "f" + data.hex()
@@ -105,7 +132,7 @@ def decode(text: str, max_number: int = MAX_SLOW_TEXT) -> bytes:
     code, body = text[0], text[1:]
     try:
         if code == "m":
-            return _exactly(text, "base64", binascii.a2b_base64(_padded(body, 4)))
+            return _decode_base64(text, body)
         if code == "u":
             return _exactly(text, "base64url", base64.urlsafe_b64decode(_padded(body, 4)))
         if code == "b":
@@ -132,6 +159,14 @@ def decode(text: str, max_number: int = MAX_SLOW_TEXT) -> bytes:
 
 def _padded(body: str, group: int) -> str:
     return body + "=" * (-len(body) % group)
+
+
+def _decode_base64(text: str, body: str) -> bytes:
+    """Read the digits `body` of a text. To write them again (`_exactly`) takes twice as long."""
+    if body[-1:] in _LAST_IN_BASE64[len(body) % 4]:
+        with suppress(binascii.Error):
+            return binascii.a2b_base64(_padded(body, 4), strict_mode=True)
+    raise MultibaseError(f"{_shown(text)} is not valid base64: wrong characters or padding")
 
 
 def _exactly(text: str, base: str, data: bytes) -> bytes:
@@ -175,6 +210,15 @@ def _decode_bits(text: str, size: int) -> bytes:
     if unused >= size or number & ((1 << unused) - 1):
         raise MultibaseError(f"{_shown(text)} is not valid multibase: its last bits mean nothing")
     return (number >> unused).to_bytes(bits // 8, "big")
+
+
+def _encode_short_base32(data: bytes) -> str:
+    """Write base32 as a translation of base64, which C writes: a CID in a third of the time."""
+    number = int.from_bytes(data.ljust(_SHORT_BASE32, b"\0"), "big")
+    for upper, lower, bits in _SPREADING:
+        number = (number & upper) << bits | number & lower
+    digits = binascii.b2a_base64(number.to_bytes(_DIGITS_AT_ONCE * 6 // 8, "big"), newline=False)
+    return "b" + digits[: (len(data) * 8 + 4) // 5].translate(_BASE64_TO_32).decode()
 
 
 def _encode_integer(data: bytes, code: str) -> str:
