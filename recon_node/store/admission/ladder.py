@@ -41,11 +41,12 @@ else, both are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from recon_node.ceramic import (
     Event,
+    EventId,
     EventIdError,
     InvalidSignatureError,
     Network,
@@ -75,7 +76,7 @@ from recon_node.store.admission.records import (
     share_of_record,
 )
 from recon_node.store.damage import Damage, DamagedEventError
-from recon_node.verification import Refusal
+from recon_node.verification import Facts, Refusal
 
 MAX_EVENT_IDS: Final = 8
 """EventIds under which one event waits for its history: one is right, its history shows which."""
@@ -198,34 +199,66 @@ class Ladder:
         its stream, on top of delivered events, and nothing waits for it. It passes all steps, so
         they need not be taken one by one.
         """
-        known = self._known
-        if record.kind is INIT and record.event is not None:
-            stream: StreamRecord | None = StreamRecord.of(record.event)
-        else:
-            stream = known.streams.get(record.init)
-        if stream is None or record.signer != stream.controller:
+        event = record.event
+        if event is None or record.fault is not None:
             return False
-        if record.fault is not None or self._moved_by_cover or known.may_be_waited_for(record.cid):
-            return False
-        height = -1
-        for cid in record.builds_on:
-            base = known.checked(cid)
-            if base is None or base.state is not DELIVERED or base.init != record.init:
-                return False
-            if cid in known.refused:
-                return False
-            height = max(height, base.height)
-        if record.height != height + 1:
+        stream, height = self._place_of(event, record.builds_on)
+        if stream is None or record.height != height:
             return False
         try:
             self._check_event_id(record, stream)
         except _FaultError:  # which the long way finds as well
             return False
-        known.streams[stream.init] = stream
+        self._deliver(record, stream)
+        return True
+
+    def deliver_own(
+        self, event: Facts, builds_on: tuple[CID, ...], record: Callable[[EventId], Record]
+    ) -> Record | None:
+        """Deliver a valid event of this node's own clients at once, under its EventId; or do
+        nothing. Otherwise as `deliver`.
+
+        Args:
+            event: has no record yet.
+            builds_on: its init event and its prevs; none of an init event.
+            record: makes its record.
+
+        Raises:
+            EventIdError: it cannot have an EventId.
+        """
+        stream, height = self._place_of(event, builds_on)
+        if stream is None:
+            return None
+        made = record(stream.event_id(self._network, height, event.cid))
+        self._deliver(made, stream)
+        return made
+
+    def _place_of(
+        self, event: Facts, builds_on: tuple[CID, ...]
+    ) -> tuple[StreamRecord | None, int]:
+        """Return the stream of an event that can go the short way, and its height."""
+        known = self._known
+        is_init = event.kind is INIT
+        stream = StreamRecord.of(event) if is_init else known.streams.get(event.init)
+        if stream is None or event.signer != stream.controller:
+            return None, 0
+        if self._moved_by_cover or known.may_be_waited_for(event.cid):
+            return None, 0
+        height = -1
+        for cid in builds_on:
+            base = known.checked(cid)
+            if base is None or base.state is not DELIVERED or base.init != event.init:
+                return None, 0
+            if cid in known.refused:
+                return None, 0
+            height = max(height, base.height)
+        return stream, height + 1
+
+    def _deliver(self, record: Record, stream: StreamRecord) -> None:
+        self._known.streams[stream.init] = stream
         self._completed.append((record, stream, False))
         self._give_position(record)
-        known.add(record)
-        return True
+        self._known.add(record)
 
     def move(self, records: Iterable[Record]) -> Inquiry[None]:
         """Move held records, for which something other than an event was missing until now, then

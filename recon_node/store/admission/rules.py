@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, NamedTuple
 
 from recon_node.ceramic import (
+    ALWAYS,
     EventId,
     EventIdError,
     InvalidEventError,
@@ -220,17 +222,28 @@ class Rules:
         return None if before is None else _refused(event_id, before, "event")
 
     def _deliver_at_once(self, submission: Submission, event: Facts) -> Record | None:
-        """Deliver a peer's event if nothing of it has to be looked up, as with most; else None."""
-        event_id = submission.event_id
-        if event_id is None or event.kind is TIME or event.refusal is not None:
+        """Deliver an event if nothing of it has to be looked up, as with most; else None."""
+        if event.kind is TIME or event.refusal is not None or submission.ring_key is not None:
             return None
         if self._terms.judgement is not None or self._known.records_of(event.cid):
             return None
-        record = self._new_record(event_id, event)
+        if submission.event_id is None:
+            return self._deliver_own(submission, event)
+        record = self._new_record(submission.event_id, event)
         if self._ladder.deliver(record):
             return record
         self._marks.row -= 1  # which the next one gets
         return None
+
+    def _deliver_own(self, submission: Submission, event: Facts) -> Record | None:
+        """Deliver an event of this node's own clients, if nothing has to be looked up."""
+        if not submission.at_any_time and event.validity is not ALWAYS:
+            return None
+        record = partial(self._new_record, event=event)
+        try:
+            return self._ladder.deliver_own(event, _builds_on(event), record)
+        except EventIdError:
+            return None
 
     def _place(self, submission: Submission, event: Facts) -> Inquiry[_Recorded | Verdict]:
         """Put an event under its EventId and let it move on."""
@@ -339,12 +352,18 @@ class Rules:
             kind=event.kind,
             signer=event.signer,
             state=ORPHAN,
-            builds_on=() if is_init else tuple(dict.fromkeys((event.init, *event.prevs))),
+            builds_on=_builds_on(event),
             fault=refusal.reason if refusal is not None and event.is_badly_signed else None,
             proof=event.proof_cid,
             event=event,
             size=len(FORGOTTEN if forgotten and event.init in forgotten else event.car),
         )
+
+
+def _builds_on(event: Facts) -> tuple[CID, ...]:
+    if event.kind is INIT:
+        return ()
+    return tuple(dict.fromkeys((event.init, *event.prevs)))
 
 
 def _refused(event_id: EventId | None, reason: str, cause: Cause) -> Verdict:
