@@ -59,8 +59,8 @@ def inputs(draw: st.DrawFn) -> list[Item]:
 def drive(window: Window, items: list[Item], rng: random.Random) -> Iterator[WindowEntry]:
     """Read, take and acknowledge in any order that the window allows; yields what is taken.
 
-    Holds each batch to the rule: a parent that the window has seen was acknowledged before, or is
-    further ahead in the batch.
+    Holds each batch to the rules: a parent that the window has seen was acknowledged before, or is
+    further ahead in the batch. While more may be read, batches are whole and all parents were seen.
     """
     rest, seen, acknowledged = iter(items), set[CID](), set[CID]()
     under_way: list[list[WindowEntry]] = []
@@ -71,10 +71,13 @@ def drive(window: Window, items: list[Item], rng: random.Random) -> Iterator[Win
             if following is not None:
                 window.add(following)
                 seen.add(following.cid or cid(0))
+        may_read_more = not (window.is_full or window.ended)
         batch = window.take()
+        assert len(batch) in (0, module.BATCH_EVENTS) or not may_read_more
         ahead = set(acknowledged)
         for entry in batch:
             assert {parent for parent in entry.item.parents if parent in seen} <= ahead
+            assert entry.item.parents <= seen or not may_read_more
             ahead.add(entry.item.cid or cid(0))
             yield entry
         if batch:
@@ -104,17 +107,36 @@ def test_each_event_is_taken_after_everything_it_depends_on(items, limits, rng):
 
 def test_an_input_in_order_is_taken_in_order() -> None:
     window = Window()
-    for line in range(1, 1201):
-        window.add(item(line, line, frozenset({line - 1}) if line % 10 else frozenset()))
-    assert window.take() == []  # a parent might come yet
-    window.ended = True
-    first, second = window.take(), window.take()
-    assert [entry.item.line for entry in first] == list(range(1, 501))
-    assert [entry.item.line for entry in second] == list(range(510, 1010))  # 501 follows 500
-    assert [entry.item.line for entry in window.take()] == list(range(1010, 1201))
+
+    def read(lines: range) -> None:
+        for line in lines:
+            window.add(item(line, line, frozenset({line - 1}) if line % 10 else frozenset()))
+
+    read(range(1, 509))
+    assert window.take() == []  # no whole batch: 1 to 9 build on an event that might come yet
+    read(range(509, 1201))
+    first = window.take()
+    assert [entry.item.line for entry in first] == list(range(10, 510))
+    second = window.take()
+    assert [entry.item.line for entry in second] == list(range(510, 1010))
     assert window.take() == []
     window.acknowledge(first)
-    assert [entry.item.line for entry in window.take()] == list(range(501, 510))
+    window.acknowledge(second)
+    read(range(1201, 1301))
+    assert window.take() == []  # of 291 events
+    window.ended = True
+    assert [entry.item.line for entry in window.take()] == [*range(1, 10), *range(1010, 1301)]
+    assert window.is_done
+
+
+def test_events_whose_parents_were_sent_before_need_not_wait_for_the_end_of_the_input() -> None:
+    window = Window()
+    for start in range(1, 2001, 500):
+        for line in range(start, start + 500):
+            window.add(item(line, line, frozenset({1, line - 1}) if line > 1 else frozenset()))
+        batch = window.take()
+        assert [entry.item.line for entry in batch] == list(range(start, start + 500))
+        window.acknowledge(batch)
 
 
 def test_a_batch_is_bounded_by_size_and_takes_at_least_one() -> None:

@@ -11,7 +11,8 @@ from typing import BinaryIO
 
 from recon_node.base.errors import reason_of
 from recon_node.base.terminal import CommandError
-from recon_node.ceramic import MAX_CAR_SIZE, InvalidEventError, parse_event
+from recon_node.ceramic import MAX_CAR_SIZE, InvalidEventError
+from recon_node.ceramic.checked_events import read_checked
 from recon_node.ipld import CID, CarError, MultibaseError, multibase
 from recon_node.ipld.car import looks_like_car, read_layout, sections, without_v2
 
@@ -143,7 +144,7 @@ def _car_text(line: bytes) -> str:
 
 def _item(number: int, size: int, data: str, car: bytes) -> Item:
     try:
-        event = parse_event(car)
+        [event] = read_checked([car], lazily=True)
     except InvalidEventError:
         return Item(number, size, data)  # the node says what is wrong with it
     parents = frozenset({event.init, *event.prevs}) - {event.cid}

@@ -7,15 +7,15 @@ that takes one event per request (ceramic-one) gets a batch one event at a time.
 
 The window holds events from the time they are read until the node acknowledges them. An event that
 depends on others in the window is blocked until those are acknowledged, or follows them in the same
-batch, which the node admits in order. A parent may also come later in the input, so nothing is
-taken from a window that is not full, unless the input has ended. Memory is bounded by the window,
-however long the input.
+batch, which the node admits in order. A parent may also come later in the input. So an event of
+which a parent was not read yet, as far as the window remembers, is taken only when the window is
+full, or the input has ended; whole batches of other events are taken before. Memory is bounded by
+the window, however long the input.
 """
 
 from __future__ import annotations
 
 import heapq
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ import msgspec
 import trio
 
 from recon_node.base.connection import Answer, AsyncConnection, NotANodeError, Request
+from recon_node.base.latest import Latest
 from recon_node.cli.streams.event_file import Item
 from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import CID
@@ -49,6 +50,8 @@ class WindowEntry:
     """Its index in the input."""
     blockers: int = 0
     """Parents in the window, which are not acknowledged yet."""
+    unread: set[CID] = field(default_factory=set)
+    """Parents that may come later in the input."""
 
 
 class Window:
@@ -60,8 +63,11 @@ class Window:
         self._waiting_bytes = 0
         self._by_cid: dict[CID, WindowEntry] = {}
         self._children: dict[CID, dict[int, WindowEntry]] = {}
+        self._acknowledged = Latest[CID, None](LOOKAHEAD)
         self._ready: list[int] = []
         """A heap. Events that were taken or blocked since are skipped."""
+        self._unsure: list[int] = []
+        """The same, of events that have unread parents."""
         self.ended = False
         """Whether the input has ended: set by the reader."""
 
@@ -83,24 +89,27 @@ class Window:
         self._waiting_bytes += item.size
         for parent in item.parents:
             self._children.setdefault(parent, {})[entry.number] = entry
-            entry.blockers += parent in self._by_cid
+            if parent in self._by_cid:
+                entry.blockers += 1
+            elif parent not in self._acknowledged:
+                entry.unread.add(parent)
         if item.cid is not None and item.cid not in self._by_cid:
             self._by_cid[item.cid] = entry
             for child in self._children.get(item.cid, {}).values():
                 child.blockers += 1
+                child.unread.discard(item.cid)
         if not entry.blockers:
-            heapq.heappush(self._ready, entry.number)
+            self._push(entry)
 
     def take(self) -> list[WindowEntry]:
         """Take the next batch, in the order in which to admit it; it may be empty for now."""
+        may_be_unsure = self.is_full or self.ended
         batch: list[WindowEntry] = []
-        if not (self.is_full or self.ended):
-            return batch
         size = 0
         free: list[int] = []  # blocked only by parents in this very batch
         left: dict[int, int] = {}
         while len(batch) < BATCH_EVENTS and size < BATCH_BYTES:
-            number = self._next(free)
+            number = self._next([self._ready, free, *([self._unsure] if may_be_unsure else [])])
             if number is None:
                 break
             entry = self._waiting.pop(number)
@@ -108,8 +117,11 @@ class Window:
             size += entry.item.size
             for at, child in self._children_of(entry).items():
                 left[at] = left.get(at, child.blockers) - 1
-                if not left[at] and at in self._waiting:
+                if not left[at] and at in self._waiting and (may_be_unsure or not child.unread):
                     heapq.heappush(free, at)
+        if not may_be_unsure and len(batch) < BATCH_EVENTS and size < BATCH_BYTES:
+            self._put_back(batch)  # a few events cost as much as many: wait for more
+            return []
         self._waiting_bytes -= size
         return batch
 
@@ -119,17 +131,26 @@ class Window:
             for at, child in self._children_of(entry).items():
                 child.blockers -= 1
                 if not child.blockers and at in self._waiting:
-                    heapq.heappush(self._ready, at)
+                    self._push(child)
         for entry in batch:
             self._forget(entry)
 
-    def _next(self, free: list[int]) -> int | None:
-        """Return the first event in the input that is ready or that the batch has freed."""
-        ready = self._ready
-        while ready and (ready[0] not in self._waiting or self._waiting[ready[0]].blockers):
-            heapq.heappop(ready)
-        heaps = [heap for heap in (ready, free) if heap]
-        return heapq.heappop(min(heaps)) if heaps else None
+    def _push(self, entry: WindowEntry) -> None:
+        heapq.heappush(self._unsure if entry.unread else self._ready, entry.number)
+
+    def _put_back(self, batch: list[WindowEntry]) -> None:
+        for entry in batch:
+            self._waiting[entry.number] = entry
+            if not entry.blockers:
+                self._push(entry)
+
+    def _next(self, heaps: list[list[int]]) -> int | None:
+        """Return the first event in the input that is in one of some heaps."""
+        for heap in (self._ready, self._unsure):
+            while heap and (heap[0] not in self._waiting or self._waiting[heap[0]].blockers):
+                heapq.heappop(heap)
+        filled = [heap for heap in heaps if heap]
+        return heapq.heappop(min(filled)) if filled else None
 
     def _children_of(self, entry: WindowEntry) -> dict[int, WindowEntry]:
         """Return what waits for an event: for its first copy, if the input repeats it."""
@@ -142,6 +163,7 @@ class Window:
         cid = entry.item.cid
         if cid is not None and self._by_cid.get(cid) is entry:
             del self._by_cid[cid]
+            self._acknowledged[cid] = None
         for parent in entry.item.parents:
             siblings = self._children[parent]
             del siblings[entry.number]
@@ -293,7 +315,7 @@ class _Sending:
                 reason = await send_event(self._node, item.data)
                 self._note(item, "new" if reason is None else "refused", reason)
             return
-        body = "".join(json.dumps({"data": item.data}) + "\n" for item in batch)
+        body = b"\n".join([msgspec.json.encode({"data": item.data}) for item in batch])
         answer = await _post(self._node, body, "application/x-ndjson")
         if answer.status == HTTPStatus.OK:
             for item, verdict in zip(batch, _verdicts(answer, len(batch)), strict=True):
@@ -351,13 +373,13 @@ async def send_event(node: AsyncConnection, data: str) -> str | None:
         UnreachableError: no answer.
         NodeError: the node accepts no events now, or none from us.
     """
-    answer = await _post(node, json.dumps({"data": data}), "application/json")
+    answer = await _post(node, msgspec.json.encode({"data": data}), "application/json")
     return None if answer.is_success else answer.message
 
 
-async def _post(node: AsyncConnection, body: str, content_type: str) -> Answer:
+async def _post(node: AsyncConnection, body: bytes, content_type: str) -> Answer:
     """POST /ceramic/events, and retry while the node is busy; raises as `send_event` does."""
-    request = Request("POST", "/ceramic/events", content=body.encode(), content_type=content_type)
+    request = Request("POST", "/ceramic/events", content=body, content_type=content_type)
     for attempt in range(1, BUSY_RETRIES + 1):
         answer = await node.exchange(request)
         if answer.status not in _BUSY:
