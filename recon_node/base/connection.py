@@ -110,11 +110,14 @@ class NotANodeError(NodeError):
 
 
 def segment(text: object) -> str:
-    """Return text as one segment of a path; raises `InvalidArgumentError` if it is not text."""
+    """Return text as one segment of a path; raises `InvalidArgumentError` if it cannot be one."""
     try:
-        return quote(str(text), safe="")
+        quoted = quote(str(text), safe="")
     except UnicodeEncodeError as error:
         raise _not_text(error) from None
+    if quoted in ("", ".", ".."):
+        raise InvalidArgumentError(f"{quoted!r} is neither an id nor a name")
+    return quoted
 
 
 def _not_text(error: UnicodeEncodeError) -> InvalidArgumentError:

@@ -125,6 +125,8 @@ def one_line(*errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise CommandError(f"{error.filename}: {error.strerror}") from None
         raise CommandError(str(error)) from None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import click
 
-from recon_node.base.connection import Connection
+from recon_node.base.connection import Connection, segment
 from recon_node.base.errors import unwrapped
 from recon_node.base.terminal import (
     CommandError,
@@ -177,7 +177,8 @@ class _EventAnchor(TypedDict):
 
 
 def _anchor_of(node: Connection, cid: str) -> _EventAnchor:
-    return understood(node, node.request("GET", f"/ceramic/anchors/events/{cid}"), _EventAnchor)
+    answer = node.request("GET", f"/ceramic/anchors/events/{segment(cid)}")
+    return understood(node, answer, _EventAnchor)
 
 
 @anchor.command("verify")
@@ -265,7 +266,7 @@ def deploy(settings: Settings, as_json: bool) -> None:
 def anchor_stream(stream_id: str, wait: bool, node: Connection, as_json: bool) -> None:
     """Have the tip of the stream STREAM_ID anchored, if it is not yet."""
     bare = stream_id.removeprefix("ceramic://")
-    cid = node.request("POST", f"/api/v0/streams/{bare}/anchor")["cid"]
+    cid = node.request("POST", f"/api/v0/streams/{segment(bare)}/anchor")["cid"]
     answer = _anchor_of(node, cid)
     while wait and answer["time"] is None:
         time.sleep(POLL_INTERVAL)

@@ -135,6 +135,11 @@ def test_a_new_epoch_lets_readers_start_over(published: Published, tmp_path: Pat
     assert (info["events"], info["head"]) == (before["events"], before["head"])
 
 
+def test_a_directory_is_not_a_backup(tmp_path: Path) -> None:
+    refused = error_of("restore", tmp_path, "--data-dir", tmp_path / "new")
+    assert refused == f"Error: {tmp_path}: Is a directory\n"
+
+
 def test_nothing_is_replaced(published: Published, tmp_path: Path) -> None:
     made = backup_of(published, tmp_path / "b")
     for name in ("identity.key", "swarm.key"):

@@ -219,7 +219,7 @@ def test_errors_of_the_node_are_shown(node: TestnetNode, sample: Events) -> None
 def test_no_node_answers(sample: Events) -> None:
     with kept_port() as port:
         url = f"http://127.0.0.1:{port}"
-        for command in ("status", "peers", "events get bagc", "events add -"):
+        for command in ("status", "peers", "events get bagcqceraj", "events add -"):
             error = error_of(*command.split(), "--url", url, data=sample[0]["car"])
             assert error.startswith(f"Error: no node answers at {url} (")
             assert "recon-node run" in error
@@ -316,6 +316,15 @@ def test_an_interest_that_can_never_match_is_refused(node: TestnetNode) -> None:
     assert json_of("interests", "list", node=node) == []
     missing = error_of("interests", "remove", f"model={DOCUMENT}", node=node)
     assert "this node has no interest" in missing
+
+
+@pytest.mark.parametrize(
+    "command", ["events get", "anchor verify", "stream anchor", "stream show", "peers remove"]
+)
+def test_an_id_is_one_part_of_a_path(node: TestnetNode, command: str) -> None:
+    """Other paths were asked, and the node taken for something else by what they answer."""
+    for text, words in (("x/../../../metrics?y", "'x/../../../metrics?y'"), ("", "''")):
+        assert words in error_of(*command.split(), text, node=node)
 
 
 @pytest.fixture(scope="module")

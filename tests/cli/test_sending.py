@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from support import sdk_sample
+from trio.testing import MockClock
 
 from recon_node.api import Services, create_app
 from recon_node.api.listener import open_listener
@@ -24,11 +25,13 @@ from recon_node.ceramic import Network
 from recon_node.cli.streams import sending as module
 from recon_node.cli.streams.event_file import Item, read_items
 from recon_node.cli.streams.sending import (
+    BUSY_RETRIES,
     MAX_REFUSALS,
     RefusedItem,
     SendingOutcome,
     Window,
     WindowEntry,
+    send_event,
     send_items,
 )
 from recon_node.ipld import CID, DAG_CBOR, multibase
@@ -252,6 +255,15 @@ def test_a_server_cannot_ask_for_a_pause_without_end(asked: str, pause: float) -
     """It may be a proxy; the command would sit there without a word."""
     response = httpx.Response(503, headers={"retry-after": asked})
     assert Answer.of(response, b"").retry_after == pause
+
+
+async def test_no_pause_follows_the_last_attempt(autojump_clock: MockClock) -> None:
+    busy = httpx.ASGITransport(JSONResponse({"message": "busy"}, 503, {"retry-after": "60"}))
+    begun = trio.current_time()
+    async with AsyncConnection(transport=busy) as node:
+        with pytest.raises(NodeError, match="busy"):
+            await send_event(node, "m")
+    assert trio.current_time() - begun == pytest.approx(60 * (BUSY_RETRIES - 1), abs=1)
 
 
 ANSWERS = [

@@ -263,9 +263,8 @@ def show(cid: str, node: Connection, drawing: Drawing) -> None:
     Example:
       recon-node dag show bafybei... --svg log.svg
     """
-    if not cid.isalnum():
-        raise CommandError(f"{cid!r} is not a CID")
-    answer = understood(node, node.request("GET", f"/ceramic/dag/{cid}/replicas"), _Replicas)
+    path = f"/ceramic/dag/{parse_root(cid)}/replicas"
+    answer = understood(node, node.request("GET", path), _Replicas)
     try:
         blocks = [multibase.decode(replica["data"]) for replica in answer["replicas"]]
         decoded = list(map(decode_replica, blocks))

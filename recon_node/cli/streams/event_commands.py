@@ -18,7 +18,7 @@ import trio
 from msgspec import Meta
 from rich.progress import TextColumn
 
-from recon_node.base.connection import AsyncConnection, ClientError, Connection
+from recon_node.base.connection import AsyncConnection, ClientError, Connection, segment
 from recon_node.base.errors import unwrapped
 from recon_node.base.terminal import (
     FILE_OR_DASH,
@@ -147,7 +147,7 @@ def get(cid: str, node: Connection, car_file: Path | None, show: bool, as_json: 
     """
     keep_stdout_for_json(as_json or show, car_file)
     _refuse_stream_id(cid)
-    answer = node.request("GET", f"/ceramic/events/{_whole_cid(node, cid)}")
+    answer = node.request("GET", f"/ceramic/events/{segment(_whole_cid(node, cid))}")
     data = understood(node, answer["data"], str)
     with one_line(IpldError, InvalidEventError):
         car = multibase.decode(data)
@@ -165,20 +165,18 @@ def get(cid: str, node: Connection, car_file: Path | None, show: bool, as_json: 
 def _whole_cid(node: Connection, text: str) -> str:
     """Return the CID of the event whose CID begins with `text`; other text as it is."""
     try:
-        CID.parse(text)
+        return str(CID.parse(text))
     except IpldError:
-        answer = node.request("GET", "/ceramic/search", params={"q": text, "limit": _CANDIDATES})
-    else:
-        return text
+        if len(text) < _LEAST_PREFIX:
+            raise CommandError(
+                f"{text!r} is not a CID: give a whole one, or at least its first {_LEAST_PREFIX} "
+                "characters"
+            ) from None
+    answer = node.request("GET", "/ceramic/search", params={"q": text, "limit": _CANDIDATES})
     cids = [event["cid"] for event in understood(node, answer["events"], list[_FoundEvent])]
     if len(cids) > 1:
         more = ", ..." if len(cids) == _CANDIDATES else ""
         raise CommandError(f"more than one event begins with {text}: {', '.join(cids)}{more}")
-    if not cids and len(text) < _LEAST_PREFIX:
-        raise CommandError(
-            f"{text!r} is not a CID: give a whole one, or at least its first {_LEAST_PREFIX} "
-            "characters"
-        )
     return cids[0] if cids else text
 
 

@@ -380,9 +380,8 @@ async def send_event(node: AsyncConnection, data: str) -> str | None:
 async def _post(node: AsyncConnection, body: bytes, content_type: str) -> Answer:
     """POST /ceramic/events, and retry while the node is busy; raises as `send_event` does."""
     request = Request("POST", "/ceramic/events", content=body, content_type=content_type)
-    for attempt in range(1, BUSY_RETRIES + 1):
-        answer = await node.exchange(request)
-        if answer.status not in _BUSY:
-            break
+    attempt = 1
+    while (answer := await node.exchange(request)).status in _BUSY and attempt < BUSY_RETRIES:
         await trio.sleep(max(BUSY_DELAYS.wait(attempt), answer.retry_after))
+        attempt += 1
     return answer.check() if answer.status in _HOPELESS else answer

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import click
 from msgspec import Meta
 
-from recon_node.base.connection import Connection
+from recon_node.base.connection import Connection, segment
 from recon_node.base.terminal import CommandError, node_options
 from recon_node.cli.command import understood
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
@@ -38,9 +38,7 @@ def show_stream(stream_id: str, node: Connection, drawing: Drawing, full: bool) 
       recon-node stream show bagcqcera... --all --limit 0 --svg stream.svg
     """
     bare = stream_id.removeprefix("ceramic://")
-    if not bare or "/" in bare:
-        raise CommandError(f"{stream_id!r} is not a StreamID (k...) or a CID")
-    answer = node.request("GET", f"/ceramic/streams/{bare}/events")
+    answer = node.request("GET", f"/ceramic/streams/{segment(bare)}/events")
     held = understood(node, answer, _Held)
     try:
         events = list(_held_events(held["events"]))
