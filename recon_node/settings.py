@@ -266,9 +266,23 @@ def example_file() -> str:
 
 def toml_value(value: object) -> str:
     """Return a setting as it is written in a TOML file; an empty text for None."""
-    if isinstance(value, Path):
-        value = short_path(value)
-    return json.dumps("" if value is None else value)
+    match value:
+        case Path():
+            return _toml_text(short_path(value))
+        case list() | tuple():
+            return f"[{', '.join(map(toml_value, value))}]"
+        case None | str():
+            return _toml_text(value or "")
+        case _:
+            return json.dumps(value)
+
+
+def _toml_text(text: str) -> str:
+    """Quote a text; what does not print is escaped. (JSON has no escape for characters beyond
+    U+FFFF, but two halves, which TOML does not take.)"""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    shown = "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)
+    return f'"{shown}"'
 
 
 if __name__ == "__main__":

@@ -136,13 +136,17 @@ class Account(ABC, Generic[M, S]):
 
     def _request(self, key: Key, said: dict[str, Any], lasts: timedelta | None) -> SignIn[M]:
         now = datetime.now(UTC)
+        try:
+            expires = None if lasts is None else _rfc_3339(now + lasts)
+        except OverflowError:
+            raise InvalidArgumentError("`lasts` ends after the year 9999") from None
         payload = {
             "iss": self.did,
             "aud": key.signer,
             "version": _VERSION,
             "nonce": secrets.token_hex(_NONCE_SIZE),
             "iat": _rfc_3339(now),
-            "exp": None if lasts is None else _rfc_3339(now + lasts),
+            "exp": expires,
             **said,
         }
         payload = {name: value for name, value in payload.items() if value is not None}

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from cli_run import error_of, json_of, run
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from support.waiting import finished
 
 from recon_node.cli import main
-from recon_node.settings import DECLARATIONS, load_settings
+from recon_node.settings import DECLARATIONS, load_settings, toml_value
 from spark_sink.cli import main as spark_main
 
 TOKEN = "a-token-that-nobody-should-see"
@@ -53,6 +55,14 @@ def test_what_is_shown_is_a_file_of_settings(tmp_path: Path) -> None:
     copy.write_text(shown)
     settings = load_settings(copy)
     assert (settings.network, settings.p2p.sync_interval) == ("local-3", 2.5)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_is_one_of_a_file(text: str) -> None:
+    """An emoji, or the character 0x7f, made it a file that nobody can read."""
+    written = toml_value((text, text))
+    assert written.isprintable()  # commands would escape it once more
+    assert tomllib.loads(f"x = {written}") == {"x": [text, text]}
 
 
 def test_nothing_is_set() -> None:

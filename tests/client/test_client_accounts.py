@@ -121,6 +121,12 @@ async def test_a_session_is_renewed(ceramic: AsyncCeramic) -> None:
         solana().renew(key)
 
 
+def test_no_session_lasts_beyond_the_calendar() -> None:
+    for account in (ethereum(), solana()):
+        with pytest.raises(InvalidArgumentError, match="after the year 9999"):
+            account.request(Key.generate(), domain=DOMAIN, lasts=timedelta(weeks=999_999))
+
+
 @OWN_NODE
 async def test_a_session_writes_only_what_it_may(ceramic: AsyncCeramic) -> None:
     account = ethereum()
