@@ -96,6 +96,9 @@ BODY_GRACE: Final = 1.0
 _ROOM_POLL: Final = 0.1
 """Seconds between two looks for room."""
 
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
+"""Those that are counted by name."""
+
 BURST_SECONDS: Final = 2.0
 MAX_BUCKETS: Final = 10_000
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:/?#@\[\]\s]+))(?::\d*)?", re.IGNORECASE)
@@ -135,7 +138,8 @@ class Observe:
             seconds = time.perf_counter() - started
             self._metrics.in_progress -= 1
             path = scope.get("template", "other")
-            self._metrics.record(scope["method"], path, status, seconds)
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self._metrics.durations[method, path, str(status or 0)].observe(seconds)
             _trace(scope, path, status, seconds)
             if _level.isEnabledFor(logging.DEBUG):
                 logger.debug(

@@ -28,7 +28,6 @@ from recon_node.base.timing import Durations
 if TYPE_CHECKING:
     from recon_node.api.endpoint import Services
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
 _BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 LOOP_WINDOW: Final = 10.0
 """Seconds for which the longest hold of the event loop is kept at least."""
@@ -45,26 +44,21 @@ class Metrics(Collector):
         self._registry.register(NodeCollector(services))
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
-        self._durations: defaultdict[tuple[str, ...], Durations] = defaultdict(
+        self.durations: defaultdict[tuple[str, ...], Durations] = defaultdict(
             partial(Durations, _BOUNDS)
         )
+        """Of requests, by method, path (its template, or "other") and status (0: no answer)."""
         self.in_progress = 0
         """Requests that are not fully answered yet."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the HTTP requests."""
-        yield REQUESTS.histogram(self._durations)
+        yield REQUESTS.histogram(self.durations)
         yield REQUESTS_IN_PROGRESS.of(self.in_progress)
 
     def render(self) -> bytes:
         """Write the metrics in Prometheus' text format."""
         return generate_latest(self._registry)
-
-    def record(self, method: str, path: str, status: int | None, seconds: float) -> None:
-        """Count one request; `path` is its template or "other", and `status` is None when it ended
-        without an answer."""
-        method = method if method in _METHODS else "other"
-        self._durations[method, path, str(status or 0)].observe(seconds)
 
 
 class LoopWatch(trio.abc.Instrument):
