@@ -34,7 +34,8 @@ _RESERVE: Final = 1 << 30
 _RESERVED_PART: Final = 20
 _PRIVATE_DIRECTORY: Final = 0o700
 _OTHERS: Final = 0o077
-_OF_THE_DISK: Final = "lost+found"
+_NO_OTHER_USE: Final = ("lost+found", "repair")
+"""Directories that a disk has, and that a repair which was killed leaves behind."""
 
 
 def private_directory(path: Path) -> list[Path]:
@@ -63,7 +64,7 @@ def is_shared(directory: Path) -> bool:
     if directory.stat().st_mode & stat.S_ISVTX:
         return True
     return any(
-        entry.is_dir() and not entry.is_symlink() and entry.name != _OF_THE_DISK
+        entry.is_dir() and not entry.is_symlink() and entry.name not in _NO_OTHER_USE
         for entry in directory.iterdir()
     )
 

@@ -161,8 +161,9 @@ def test_a_directory_with_other_uses_is_not_closed_to_others(tmp_path: Path, use
     assert {path: path.stat().st_mode for path in before} == before
 
 
-def test_the_directory_that_every_disk_has_is_no_other_use(tmp_path: Path) -> None:
-    (tmp_path / "lost+found").mkdir()
+@pytest.mark.parametrize("name", ["lost+found", "repair"])
+def test_a_directory_of_the_disk_or_of_a_repair_is_no_other_use(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
     tmp_path.chmod(0o755)
     assert tmp_path in private_directory(tmp_path)
 

@@ -93,6 +93,19 @@ async def test_rows_that_are_not_right_are_repaired(log: Path, statements: list[
     await check_repair(log)
 
 
+async def test_a_repair_keeps_which_streams_are_the_nodes_own(log: Path) -> None:
+    """These are anchored, and nobody else's."""
+    world = World(12, streams=1, events=0)
+    [init] = world.events.values()
+    async with open_store(log, NETWORK, settings=SETTINGS) as store:
+        await store.admit_local([init.car])
+    change(log, next(iter(FAULTS)))
+    await repair_log(log, SETTINGS)
+    async with open_store(log, NETWORK, settings=SETTINGS) as store:
+        inits = [event.cid for event in (*WORLD.events.values(), init)]
+        assert await store.reader.own_streams(inits) == {init.cid}
+
+
 def swap_positions(directory: Path) -> None:
     change(
         directory,

@@ -2,8 +2,8 @@
 
 All events whose CARs are intact are admitted into a new log as if peers offered them, in the order
 of the old feed. So everything else (states, indexes, what waits for what) is rebuilt, and every
-signature is verified again. Results of anchor lookups and the interests are copied as far as they
-can be read.
+signature is verified again. Results of anchor lookups, the interests, and which streams are the
+node's own are copied as far as they can be read.
 
 **Feed positions.** An event that lost its CAR is not in the new log; peers will send it again. If
 it had a position, the events after it move up, and those that build on it wait for it. A position
@@ -160,9 +160,11 @@ def _kind(event: Salvaged) -> tuple[bool, bool]:
 
 
 def _finish(folder: Path, network: Network, salvage: Salvage, repaired: Repaired) -> None:
-    """Give the new log the interests and its epoch, and merge it into one file."""
+    """Give the new log what events do not show, and its epoch, and merge it into one file."""
     with closing(log_schema.open_database(folder, network, "full")) as connection:
         _copy_rows(connection, "interests", salvage)
+        connection.execute("DELETE FROM own_streams")  # what was admitted here as if by a client
+        _copy_rows(connection, "own_streams", salvage)
         if repaired.epoch_kept:  # else the positions are new
             connection.execute("DELETE FROM deliveries")
             _copy_rows(connection, "deliveries", salvage)
