@@ -422,6 +422,13 @@ def read_page(objects: Objects, page: SnapshotPage) -> pa.Table:
     if not page.cid.matches(data):
         raise PageError(f"{name} in {objects.url} does not match its CID")
     try:
-        return pq.read_table(io.BytesIO(data), schema=_schema())
+        table = None
+        if pq.read_metadata(io.BytesIO(data)).num_rows == page.positions:
+            table = pq.read_table(io.BytesIO(data), schema=_schema())
     except (pa.ArrowInvalid, OSError) as error:
         raise PageError(f"{name} in {objects.url} is not a page: {error}") from None
+    first, upto = page.after + 1, page.upto
+    found = None if table is None else sorted(table["position"].to_pylist())
+    if found is None or len(found) != page.positions or found != [*range(first, upto + 1)]:
+        raise PageError(f"{name} in {objects.url} does not have the positions {first} to {upto}")
+    return table

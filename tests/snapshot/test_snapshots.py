@@ -20,7 +20,7 @@ from recon_node.snapshot.creating import DamagedBaseError, create_snapshot
 from recon_node.snapshot.event_source import StoreSource
 from recon_node.snapshot.objects import Objects, SnapshotError
 from recon_node.snapshot.packs import pack_name
-from recon_node.snapshot.root import page_name, read_page
+from recon_node.snapshot.root import PageError, page_name, read_page
 from recon_node.snapshot.snapshot_reader import SnapshotReader, read_root
 from recon_node.snapshot.syncing import Synced, sync_snapshot
 from recon_node.snapshot.upkeep import collect, list_roots, verify_snapshot
@@ -233,6 +233,19 @@ def test_damaged_feed_positions_are_found(log: Path) -> None:
     objects.put(page_name(page.cid), bytes(page.size))
     [fault] = verify_snapshot(objects, root, lambda done, total: None).faults
     assert "does not match its CID" in fault.reason
+
+
+def test_pages_have_the_positions_that_the_snapshot_names(log: Path) -> None:
+    """The reader of a feed goes on behind the last one, and would miss what is left out."""
+    objects = memory()
+    root = create(log, objects).root
+    assert root.manifest.feed is not None
+    [page] = root.manifest.feed.pages
+    for other in (page._replace(upto=page.upto + 1), page._replace(upto=page.upto - 1)):
+        with pytest.raises(PageError, match="does not have the positions 1 to"):
+            read_page(objects, other)
+    with pytest.raises(PageError, match="does not have the positions 2 to"):
+        read_page(objects, page._replace(after=1, upto=page.upto + 1))
 
 
 def test_pages_of_earlier_versions_lack_columns(log: Path) -> None:
