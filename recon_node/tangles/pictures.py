@@ -38,7 +38,7 @@ def tangle_picture(
         nodes.append(_wrong(id_, prev, notes.get(id_, ()), mark))
     for id_ in reversed(woven.order):
         nodes.append(_member(id_, woven.previous[id_], notes.get(id_, ()), is_tip=id_ in tips))
-    summary = f"{len(woven)} messages, {count_of(len(tips), 'tip')}"
+    summary = f"{count_of(len(woven), 'message')}, {count_of(len(tips), 'tip')}"
     if woven.excluded:
         summary += f", {len(woven.excluded)} left out"
     merge = ("The next message names as previous:\n" + "\n".join(woven.tips),) if tips else ()
@@ -62,7 +62,7 @@ def feed_picture(title: str, feed: ClassicFeed, messages: Iterable[dict[str, Any
     for number, id_ in enumerate(feed.order, 1):
         before_it = feed.order[number - 2 : number - 1]
         nodes.append(_member(id_, before_it, (f"sequence {number}",), is_tip=id_ == feed.tip))
-    summary = f"{len(feed.order)} messages in the feed"
+    summary = f"{count_of(len(feed.order), 'message')} in the feed"
     if feed.excluded:
         summary += f", {len(feed.excluded)} left out"
     return Picture(title, summary, (*map(missing_node, absent), *nodes), (), "messages")

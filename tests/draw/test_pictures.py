@@ -157,7 +157,7 @@ def test_who_breaks_a_rule_says_which() -> None:
     assert nodes["C"].prev == ()
     assert nodes["E"].tone is Tone.WRONG
     summary = tangle_picture("T", woven).summary
-    assert summary == "1 messages, 1 tip, 4 left out"
+    assert summary == "1 message, 1 tip, 4 left out"
 
 
 def test_a_feed_and_what_is_left_out_of_it() -> None:
