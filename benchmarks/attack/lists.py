@@ -93,7 +93,7 @@ def _turn_of_ids() -> list[bytes]:
                 None if number else WHOLE,
                 Gaps([bound], [KEYS], [()]),
                 digest=os.urandom(RANGE_DIGEST_SIZE) if is_last else None,
-                goes_on=not is_last,
+                continues=not is_last,
                 listed=[Listed(ids, NO_IDS)],
             )
         )

@@ -240,7 +240,7 @@ class P2P:
             if self._book.take_back(peer_id):
                 await self._save_book()
             was_connected = self._host.is_connected(peer_id)
-            await self._host.connect(multiaddr, anew=True)
+            await self._host.connect(multiaddr, redial=True)
             reason = self._why_incompatible(await self._host.protocols_of(peer_id))
             if reason is not None:
                 self._book.forget(peer_id)

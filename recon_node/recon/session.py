@@ -48,7 +48,8 @@ overlap, for the next session.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -86,26 +87,6 @@ class _State(Enum):
     DONE = "the session has ended well"
 
 
-class _Input(Enum):
-    __hash__ = object.__hash__  # as for _State
-
-    START = "start"
-    RECEIVE = "receive a message, with more of the turn to come"
-    RECEIVE_LAST = "receive the last message of a turn"
-    RESPOND = "respond"
-    FINISH = "finish"
-
-
-_TRANSITIONS: Final[Mapping[_State, Mapping[_Input, _State]]] = {
-    _State.START: {_Input.START: _State.LISTENING},
-    _State.LISTENING: {
-        _Input.RECEIVE: _State.LISTENING,
-        _Input.RECEIVE_LAST: _State.RESPONDING,
-        _Input.FINISH: _State.DONE,
-    },
-    _State.RESPONDING: {_Input.RESPOND: _State.LISTENING, _Input.FINISH: _State.DONE},
-    _State.DONE: {},
-}
 _OUT_OF_TURN: Final = {
     _State.START: "peer spoke first in a session that it did not start",
     _State.RESPONDING: "peer spoke again before its turn was answered",
@@ -172,6 +153,7 @@ def _parts(count: int, fan_out: int, list_threshold: int) -> int:
 DEFAULT_SETTINGS = SessionSettings()
 
 
+_NO_RANGE: Final = KeyRange(b"", b"")
 _TIMES_LISTED: Final = 2
 """How many times over we list our keys before it no longer counts as progress."""
 
@@ -215,6 +197,8 @@ class Side:
         have arrived since."""
         self._unwanted = 0
         """How many of them are unwanted."""
+        self._left_out: tuple[tuple[object, ...], int] = (), 0
+        """How many of them there were when they were last counted, and what that depends on."""
         self.left_out_by_peer = 0
         """How many keys of ours the peer left out, as far as we know."""
         self._state = _State.START if initiates else _State.LISTENING
@@ -270,13 +254,13 @@ class Side:
 
     def start(self) -> None:
         """Take the first turn; LocalProtocolError if it is not ours or was taken before."""
-        self._advance(_Input.START)
+        self._advance("start", _State.LISTENING, _State.START)
 
-    def receive(self, *, goes_on: bool = False, max_turn: int = 1) -> None:
+    def receive(self, *, continues: bool = False, max_turn: int = 1) -> None:
         """Take note of a message, before it is read.
 
         Args:
-            goes_on: whether the peer's turn continues in another message.
+            continues: whether the peer's turn continues in another message.
             max_turn: how many messages the version allows in a turn.
 
         Raises:
@@ -289,9 +273,10 @@ class Side:
             self._idle_rounds += 1
             self.learned = False
         self._messages_received += 1
-        if goes_on and self._messages_received >= max_turn:
+        if continues and self._messages_received >= max_turn:
             raise RemoteProtocolError(f"a turn of more than {max_turn} messages")
-        self._advance(_Input.RECEIVE if goes_on else _Input.RECEIVE_LAST)
+        if not continues:
+            self._state = _State.RESPONDING
 
     def learn(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return which of the keys that a message lists are new, so that they are to be fetched.
@@ -322,7 +307,7 @@ class Side:
         before the session starts: then it need not list them. It is for the driver to bound their
         number.
         """
-        new = {key for key in keys if key not in self.keys and not self._is_left_out(key)}
+        new = [key for key in dict.fromkeys(keys) if not self._is_left_out(key)]
         self._unwanted += len(new)
         self.left_out_keys = sorted([*self.left_out_keys, *sorted(new)])  # merges two runs
 
@@ -347,14 +332,14 @@ class Side:
         """Take our turn, or raise LocalProtocolError; return False if the session is done."""
         if self.done:
             return False
-        self._advance(_Input.RESPOND)
+        self._advance("respond", _State.LISTENING, _State.RESPONDING)
         self._messages_received = 0
         self.listed_in_turn = 0
         return True
 
     def finish(self) -> None:
         """End the session well."""
-        self._advance(_Input.FINISH)
+        self._advance("finish", _State.DONE, _State.LISTENING, _State.RESPONDING)
 
     def finish_refused(self) -> None:
         """End an initiator's session because its range does not interest the peer."""
@@ -407,7 +392,28 @@ class Side:
     @property
     def left_out(self) -> int:
         """Number of the keys left out of the session's range that have not arrived since."""
-        return 0 if self.key_range is None else len(self.left_out_in(self.key_range))
+        if self._left_out[0] != self._left_out_depends_on:
+            deque(self.left_out_parts(len(self.left_out_keys)), maxlen=0)
+        return self._left_out[1]
+
+    def left_out_parts(self, size: int) -> Iterator[list[bytes]]:
+        """Yield the keys left out of the session's range that have not arrived since, in parts.
+
+        There can be very many. Each part is of `size` keys, some of which may have arrived.
+        """
+        depends_on, number, keys = self._left_out_depends_on, 0, self.left_out_keys
+        lower, upper = self.key_range or _NO_RANGE
+        start, end = bisect_right(keys, lower), bisect_left(keys, upper)
+        for at in range(start, end, max(1, size)):
+            part = [key for key in keys[at : min(at + size, end)] if key not in self.keys]
+            number += len(part)
+            yield part
+        self._left_out = depends_on, number
+
+    @property
+    def _left_out_depends_on(self) -> tuple[object, ...]:
+        """What `left_out` depends on: it is counted again when this has changed."""
+        return self.key_range, len(self.left_out_keys), self.keys.version
 
     def left_out_in(self, gap: KeyRange, *, with_lower: bool = False) -> list[bytes]:
         """Return the keys left out of a gap that have not arrived since.
@@ -424,10 +430,10 @@ class Side:
         at = bisect_left(self.left_out_keys, key)
         return at < len(self.left_out_keys) and self.left_out_keys[at] == key
 
-    def _advance(self, given: _Input) -> None:
-        after = _TRANSITIONS[self._state].get(given)
-        if after is None:
-            raise LocalProtocolError(f"cannot {given.value} when {self._state.value}")
+    def _advance(self, what: str, after: _State, *before: _State) -> None:
+        """Go from one of some states to another, or raise LocalProtocolError."""
+        if self._state not in before:
+            raise LocalProtocolError(f"cannot {what} when {self._state.value}")
         self._state = after
 
 

@@ -118,7 +118,7 @@ def long_turn(messages: int = 6, weight: int = 15 * MIB) -> list[bytes]:
         gaps = Gaps()
         for suffix in itertools.islice(suffixes, weight // (MAX_BOUND + 64)):
             gaps.append(stem + suffix, SKIP)
-        message = Message(WHOLE if index == 0 else None, gaps, goes_on=True)
+        message = Message(WHOLE if index == 0 else None, gaps, continues=True)
         frames.append(encode_frame(RECON_1_2.encode(message)))
     return frames
 

@@ -202,7 +202,7 @@ async def test_a_peer_stays_identified_when_one_of_two_connections_closes(monkey
             host.on_identified(lambda peer, addresses: identified.append(peer))
         await a.connect(b.addresses[0])
         await eventually(lambda: sorted(identified) == ids)
-        await b.connect(a.addresses[0], anew=True)
+        await b.connect(a.addresses[0], redial=True)
         await eventually(lambda: sorted(closed) == ids)
         for host, peer in ((a, b), (b, a)):
             assert await host.protocols_of(peer.peer_id)  # asks, unless it is known
@@ -225,7 +225,7 @@ async def test_a_peer_that_was_asked_on_the_connection_that_closed_is_asked_agai
         await a.connect(b.addresses[0])
         (asked,) = a._live(b.libp2p.get_id())
         await eventually(asked.get_streams)
-        await b.connect(a.addresses[0], anew=True)
+        await b.connect(a.addresses[0], redial=True)
         await eventually(lambda: len(a._live(b.libp2p.get_id())) == 2)
         answers.set()
         await asked.close()
@@ -241,7 +241,7 @@ async def test_a_peer_that_comes_back_before_its_old_connection_is_gone_is_asked
         await eventually(lambda: identified == [b.peer_id])
         (old,) = a._live(b.libp2p.get_id())
         old._created_at -= 3600
-        await b.connect(a.addresses[0], anew=True)
+        await b.connect(a.addresses[0], redial=True)
         await eventually(lambda: identified == [b.peer_id] * 2)
 
 

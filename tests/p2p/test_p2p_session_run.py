@@ -144,8 +144,8 @@ async def test_what_is_no_recon_message_ends_the_session(wire, error, text):
 
 OTHER_KEYS = encode_message(Cip124Message(WHOLE, (b"\x01" * 32,)))
 HALF_WAY = WHOLE.lower[: common_prefix(*WHOLE)] + b"\x80"
-GOES_ON = RECON_1_2.encode(
-    CodedMessage(WHOLE, Gaps([HALF_WAY], [Say.FINGERPRINT], [bytes(16)]), goes_on=True)
+CONTINUES = RECON_1_2.encode(
+    CodedMessage(WHOLE, Gaps([HALF_WAY], [Say.FINGERPRINT], [bytes(16)]), continues=True)
 )
 
 
@@ -155,7 +155,7 @@ GOES_ON = RECON_1_2.encode(
         (RECON_1_0, b"", LOOPBACK.idle_timeout),
         (RECON_1_0, framed(GOOD)[:-3], LOOPBACK.idle_timeout),
         (RECON_1_0, framed(OTHER_KEYS), LOOPBACK.turn_timeout),
-        (RECON_1_2, framed(GOES_ON), LOOPBACK.idle_timeout),
+        (RECON_1_2, framed(CONTINUES), LOOPBACK.idle_timeout),
         (RECON_1_0, framed(OTHER_KEYS) + b"\x7f", LOOPBACK.idle_timeout),
     ],
     ids=[

@@ -20,7 +20,7 @@ from recon_node.p2p.peers.connections import VISIT
 from recon_node.p2p.sync.sync_scheduler import (
     ASK_FOR_ALL_EVERY,
     MAX_SYNCS,
-    MENDING_PAUSE,
+    REPAIR_PAUSE,
     SLOT_TIME,
 )
 from recon_node.recon import KeyRange
@@ -168,8 +168,8 @@ async def test_much_damage_makes_few_syncs(running, autojump_clock):
     syncer.request = lambda peer_id, ranges=None: asked.append(peer_id)
     for _ in range(100):
         syncer._store.damage.find()
-        await trio.sleep(MENDING_PAUSE / 100)
-    await trio.sleep(2 * MENDING_PAUSE)
+        await trio.sleep(REPAIR_PAUSE / 100)
+    await trio.sleep(2 * REPAIR_PAUSE)
     assert len(asked) == 6, "three peers at once, and for everything found during the pause"
 
 

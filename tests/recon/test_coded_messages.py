@@ -106,13 +106,13 @@ def messages(draw: st.DrawFn) -> Message:
         if say >= Say.KEYS
     ]
     has_ids = any(len(ids_of.ids) or len(ids_of.wanted) for ids_of in listed)
-    goes_on = draw(st.booleans()) and bool(gaps) and gaps[-1][0] != END
-    digest = None if goes_on else draw(st.none() | st.just(DIGEST))
+    continues = draw(st.booleans()) and bool(gaps) and gaps[-1][0] != END
+    digest = None if continues else draw(st.none() | st.just(DIGEST))
     message = Message(
         key_range,
         gaps_of(*gaps),
         digest,
-        goes_on=goes_on,
+        continues=continues,
         left_out=draw(LEFT_OUT) if digest else None,
         count=draw(st.none() | st.integers(0, 2**63 - 1)),
         estimate=draw(st.none() | estimates()),
@@ -229,7 +229,7 @@ MALFORMED = [
     (bytes.fromhex("00 05"), "end within the varint"),
     (bytes.fromhex("00 04 0000"), "gaps after AGREED"),
     (bytes.fromhex("00 02") + bytes(31), "ends too early"),
-    (bytes.fromhex("00 10"), "GOES_ON at the end"),
+    (bytes.fromhex("00 10"), "CONTINUES at the end"),
     (bytes.fromhex("00 00 0100"), "ends too early"),
     # gaps and keys
     (bytes.fromhex("00 00 0000 0000"), "bytes follow the last gap"),

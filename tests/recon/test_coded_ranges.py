@@ -92,8 +92,8 @@ def said(upper: bytes, say: Say, body: Body) -> Message:
     return Message(gaps=gaps_of((upper, say, body)))
 
 
-def agreed(upper: bytes, *, goes_on: bool = False) -> Message:
-    return Message(gaps=gaps_of((upper, Say.SKIP, b"")), goes_on=goes_on)
+def agreed(upper: bytes, *, continues: bool = False) -> Message:
+    return Message(gaps=gaps_of((upper, Say.SKIP, b"")), continues=continues)
 
 
 OPENING = Message(RANGE, digest=DIGEST)
@@ -109,13 +109,13 @@ MISMATCHES = [said(END, Say.FINGERPRINT, number.to_bytes(16, "big")) for number 
         ([Message(conclusion=Conclusion.AGREED)], "AGREED where it answers nothing"),
         ([OPENING, Message(conclusion=Conclusion.REFUSED)], "REFUSED where it answers nothing"),
         ([OPENING, agreed(b"\xff")], "gap ends outside"),
-        ([OPENING, agreed(CUTS[9], goes_on=True), agreed(CUTS[5])], "gap ends outside"),
+        ([OPENING, agreed(CUTS[9], continues=True), agreed(CUTS[5])], "gap ends outside"),
         ([Message(FEW, gaps_of((END, Say.KEYS, (KEYS[20],))))], "key outside the range"),
         (
-            [OPENING, agreed(CUTS[9], goes_on=True), said(CUTS[20], Say.KEYS, (KEYS[9],))],
+            [OPENING, agreed(CUTS[9], continues=True), said(CUTS[20], Say.KEYS, (KEYS[9],))],
             "key below its gap",
         ),
-        ([OPENING, *(agreed(cut, goes_on=True) for cut in CUTS[:16])], "more than 16 messages"),
+        ([OPENING, *(agreed(cut, continues=True) for cut in CUTS[:16])], "more than 16 messages"),
         ([OPENING, *MISMATCHES], "no progress in 65 rounds"),
         ([OPENING, *[said(END, Say.KEYS, ())] * 66], "no progress in 65 rounds"),
     ],
@@ -124,7 +124,7 @@ def test_what_a_peer_may_not_do(messages: Sequence[Message], complaint: str) -> 
     session = CodedSession(Side.responder(KeyStore(KEYS[:30]), [RANGE]))
     *before, last = messages
     for message in before:
-        assert bool(turn_of(session.receive(message))) is not message.goes_on
+        assert bool(turn_of(session.receive(message))) is not message.continues
     with pytest.raises(RemoteProtocolError, match=complaint):
         turn_of(session.receive(last))
 
@@ -152,6 +152,6 @@ def test_a_turn_that_swells_in_memory_is_refused_and_earlier_turns_do_not_count(
     for number in range(1, 4):
         turn_of(session.receive(Message(gaps=heavy(number, (END, Say.FINGERPRINT, PRINT)))))
     for number in range(1, 11):
-        turn_of(session.receive(Message(gaps=heavy(number), goes_on=True)))
+        turn_of(session.receive(Message(gaps=heavy(number), continues=True)))
     with pytest.raises(RemoteProtocolError, match=r"a turn of [\d,]+ bytes, written out"):
-        turn_of(session.receive(Message(gaps=heavy(11), goes_on=True)))
+        turn_of(session.receive(Message(gaps=heavy(11), continues=True)))

@@ -15,13 +15,23 @@ from recon_node.recon import (
     Fetch,
     FetchById,
     KeyRange,
+    KeyStore,
     RemoteProtocolError,
     SessionSettings,
+    Side,
     turn_of,
 )
 from recon_node.recon.coded import RECON_1_2, coded_answers, estimates
 from recon_node.recon.coded.coded_session import CodedSession
-from recon_node.recon.coded.messages import END, Estimate, Gaps, Listed, Message, Say
+from recon_node.recon.coded.messages import (
+    END,
+    Conclusion,
+    Estimate,
+    Gaps,
+    Listed,
+    Message,
+    Say,
+)
 from recon_node.recon.keys import kept_sums, key_hashes
 from recon_node.recon.keys.key_hashes import NO_IDS, Ids
 from recon_node.recon.keys.sketch import MAX_SYMBOLS, Symbols
@@ -321,3 +331,31 @@ def test_an_estimate_of_anything_is_answered() -> None:
         )
         (reply, *_) = turn_of(asking.receive(wrong))
         assert reply.symbols is None or len(reply.symbols) <= MAX_SYMBOLS
+
+
+class CountingStore(KeyStore):
+    """Counts how often it is asked for a key."""
+
+    __slots__ = ("asked",)
+
+    def __contains__(self, key: object) -> bool:
+        self.asked = getattr(self, "asked", 0) + 1
+        return super().__contains__(key)
+
+
+def test_keys_left_out_from_the_start_are_looked_up_once_and_paid() -> None:
+    """There may be 65,536 of them in each session, which anybody starts with some bytes."""
+    refused, keys = [b"z%05d" % number for number in range(3_000)], numbered(0, 20)
+    store = CountingStore(keys)
+    answering = CodedSession(Side.responder(store, [EVERYTHING]))
+    answering.side.leave_out_unwanted(refused)
+    asking = CodedSession(Side.initiator(KeyStore([*keys, *refused]), EVERYTHING))
+    (opening,) = turn_of(asking.start())
+    (answer,) = turn_of(answering.receive(opening))
+    assert answer.conclusion is Conclusion.AGREED
+    assert answer.left_out is not None
+    assert answering.side.left_out == answer.left_out.number == len(refused)
+    assert store.asked <= len(refused) + 2 * len(keys)
+    assert store.hashed == kept_sums.LOOKS * len(refused)
+    store.add(refused[7])
+    assert answering.side.left_out == len(refused) - 1

@@ -20,7 +20,7 @@ A peer whose connection is lost is dialled again, because a network that falls a
 connections at once, and rounds of syncs would find these peers again one by one. It is dialled
 often at first and at least every ten seconds, for a quarter of an hour. As soon as one of them
 answers, the others are probably back as well, and are dialled soon. A dial that is under way by
-then begins anew, because TCP waits longer and longer before it sends its SYN again. Both sides do
+then starts over, because TCP waits longer and longer before it sends its SYN again. Both sides do
 so; the one with the larger peer id lets the other one go first, so that there are not two
 connections.
 """

@@ -117,8 +117,8 @@ class Discovery:
         self._rendezvous: dict[bytes, Rendezvous] = {}
         self._outcomes: dict[bytes, _Outcome] = {}
         self._interval = announce_interval
-        self._announced_anew_at = -math.inf
-        """Earlier announcements do not count: they were of another address of this node."""
+        self._addresses_since = -math.inf
+        """Since when this node has its addresses: earlier announcements do not count."""
         self._changed = trio.Event()
         self._dht = open_dht()
         self._follow(wanted.all)
@@ -150,7 +150,7 @@ class Discovery:
 
     def look_now(self) -> None:
         """Announce this node to everyone again, as its addresses have changed, and look around."""
-        self._announced_anew_at = trio.current_time()
+        self._addresses_since = trio.current_time()
         self._start_over()
 
     def _start_over(self) -> None:
@@ -293,7 +293,7 @@ class Discovery:
 
     def _news_for(self, peer_id: str, keys: Iterable[bytes]) -> list[bytes]:
         """Return the rendezvous at which this node has not announced itself to a peer lately."""
-        lately = max(self._announced_anew_at, trio.current_time() - self._interval * STILL_NEWS)
+        lately = max(self._addresses_since, trio.current_time() - self._interval * STILL_NEWS)
         outcomes = ((key, self._outcomes[key]) for key in keys if key in self._outcomes)
         return [
             key

@@ -374,13 +374,13 @@ class PeerMemory:
         new = dict.fromkeys(keys)
         if not new:
             return
-        known = {**self._unwanted.get(peer_id, {}), **new}
+        known = dict.fromkeys(sorted({**self._unwanted.get(peer_id, {}), **new}))
         while len(known) > MAX_UNWANTED_REMEMBERED:
             known.popitem()
         self._unwanted.put(peer_id, known, renew=False)
 
     def unwanted_of(self, peer_id: str) -> list[bytes]:
-        """Return the keys that a peer holds and that this node does not want."""
+        """Return the keys that a peer holds and that this node does not want, ascending."""
         return list(self._unwanted.get(peer_id, ()))
 
     def is_new_stranger(self, peer_id: str) -> bool:

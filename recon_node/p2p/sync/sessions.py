@@ -235,8 +235,8 @@ async def _perform(
 class Meter:
     """Has a peer pay for what its session computes.
 
-    It pays for the sums of ranges that are made, and for hashing keys with a salt. Sums that this
-    node wants anyway are free (`is_free`).
+    It pays for the sums of ranges that are made, and for hashing keys with a salt, or those that
+    were left out. Sums that this node wants anyway are free (`is_free`).
     """
 
     def __init__(
@@ -250,12 +250,12 @@ class Meter:
 
     def start(self) -> None:
         """Count from here on: other tasks may have computed since."""
-        self._before = self._keys.sums.summed, self._keys.salted
+        self._before = self._keys.sums.summed, self._keys.hashed
 
     async def pay(self) -> None:
         """Let other tasks run, until the peer can pay for what was computed since the start."""
-        summed, salted = self._before
-        spent = self._keys.salted - salted
+        summed, hashed = self._before
+        spent = self._keys.hashed - hashed
         if self._keys.sums.summed > summed and not self._is_free():
             spent += self._keys.sums.summed - summed
         if spent:

@@ -69,7 +69,7 @@ NEWS_TIME: Final = 0.5
 it has found very much else."""
 NEWS_AT_ONCE: Final = 3
 """Maximum syncs about news with one peer."""
-MENDING_PAUSE: Final = 5.0
+REPAIR_PAUSE: Final = 5.0
 """Seconds between two rounds that fetch damaged events: damage often comes in many at once."""
 
 BETWEEN_RING_SYNCS: Final = Backoff(first=1.0, longest=600.0)
@@ -142,7 +142,7 @@ class SyncScheduler:
             nursery.start_soon(self._sync_from_time_to_time)
             nursery.start_soon(self._pusher.run)
             nursery.start_soon(self._ask_for_new_interests)
-            nursery.start_soon(self._mend_damage)
+            nursery.start_soon(self._replace_damaged)
             for address in self._settings.bootstrap:
                 nursery.start_soon(self._keep_connected, address)
 
@@ -242,7 +242,7 @@ class SyncScheduler:
             for peer in self._book.choose(len(near), near):
                 self.request(peer.id)
 
-    async def _mend_damage(self) -> None:
+    async def _replace_damaged(self) -> None:
         """Fetch damaged events again: their keys have left the key store, so any sync does it."""
         seen = 0
         while True:
@@ -252,7 +252,7 @@ class SyncScheduler:
             ]
             for peer_id in random.sample(peers, min(self._settings.sync_peers, len(peers))):
                 self.request(peer_id)
-            await trio.sleep(MENDING_PAUSE)
+            await trio.sleep(REPAIR_PAUSE)
 
     def _near(self) -> list[Peer]:
         """Return the peers that we are connected with."""

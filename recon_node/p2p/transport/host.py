@@ -218,12 +218,12 @@ class Host:
 
         self.libp2p.set_stream_handler(TProtocol(protocol), serve)
 
-    async def connect(self, address: str, *, anew: bool = False) -> str:
+    async def connect(self, address: str, *, redial: bool = False) -> str:
         """Connect to a peer; return its peer id.
 
         Args:
             address: a multiaddr that ends with /p2p/<peer id>.
-            anew: dial the address even if there is a connection with the peer. One of the two
+            redial: dial the address even if there is a connection with the peer. One of the two
                 connections is closed again.
 
         Raises:
@@ -240,7 +240,7 @@ class Host:
             raise PeerError(str(error)) from None
         while (dial := self._dials.get(peer_id)) is not None:
             await dial.wait()
-        if self.is_connected(peer_id) and not anew:
+        if self.is_connected(peer_id) and not redial:
             return peer_id
         self._dials[peer_id] = trio.Event()
         try:

@@ -239,7 +239,7 @@ class CodedReply:
 
     def finish(self) -> list[Message]:
         """Return the messages of the turn; if nothing was asked, it is for the caller to close."""
-        self._end_message(goes_on=False)
+        self._end_message(continues=False)
         return self._finished
 
     def ask_each(self, parts: Iterable[tuple[bytes, bytes]]) -> None:
@@ -310,7 +310,7 @@ class CodedReply:
     def _make_room(self) -> None:
         """Begin another message if this one is full; write the skipped gap that is held back."""
         if self._budget <= 0 and self._gaps.uppers and self._messages_left:
-            self._end_message(goes_on=True)
+            self._end_message(continues=True)
             self._messages_left -= 1
             self._budget = self._message_budget
         if self._has_skipped:
@@ -318,11 +318,13 @@ class CodedReply:
             self._gaps.append(self._at, SKIP)
             self._budget -= _GAP_OVERHEAD + len(self._at)
 
-    def _end_message(self, *, goes_on: bool) -> None:
+    def _end_message(self, *, continues: bool) -> None:
         has_ids = any(listed is not NOTHING_LISTED for listed in self._listed)
         listed = self._listed if has_ids else ()
         salt = self._salt if FINGERPRINT in self._gaps.says else None
-        self._finished.append(Message(gaps=self._gaps, goes_on=goes_on, listed=listed, salt=salt))
+        self._finished.append(
+            Message(gaps=self._gaps, continues=continues, listed=listed, salt=salt)
+        )
         self._gaps, self._listed = Gaps(), []
 
     def _move_to(self, upper: bytes) -> None:

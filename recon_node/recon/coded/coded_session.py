@@ -73,6 +73,7 @@ from recon_node.recon.coded.messages import (
     TurnKind,
     weight_of,
 )
+from recon_node.recon.keys.kept_sums import LOOKS
 from recon_node.recon.keys.key_hashes import ID_SIZE, NO_IDS, Ids, LtHash, among, distinct, id_of
 from recon_node.recon.keys.lookups import find, groups, in_key_order, not_held
 from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
@@ -146,7 +147,7 @@ class CodedSession(TurnSession[Message]):
 
     def receive(self, message: Message) -> Actions[Message]:
         """Take the peer's message; once its turn is over, fetch what it names by id, and answer."""
-        self.side.receive(goes_on=message.goes_on, max_turn=MAX_TURN)
+        self.side.receive(continues=message.continues, max_turn=MAX_TURN)
         self._check(message)
         keys = self._read(message)
         self._turn.append(message)
@@ -347,15 +348,15 @@ class CodedSession(TurnSession[Message]):
 
     def _digest(self, key_range: KeyRange) -> Steps[tuple[bytes, LeftOut | None]]:
         """Return the digest of our keys in the range, and what is left out of it, if anything."""
-        ours = yield from self.side.keys.sums.lthash(key_range)
-        left_out = self.side.left_out_in(key_range)
-        if not left_out:
-            return ours.digest(), None
-        union = ours.copy()
-        for start in range(0, len(left_out), _HASHED_PER_STEP):
-            union.merge(LtHash.of(*left_out[start : start + _HASHED_PER_STEP]))
+        side, number = self.side, 0
+        ours = yield from side.keys.sums.lthash(key_range)
+        digest, union = ours.digest(), ours.copy()
+        for part in side.left_out_parts(_HASHED_PER_STEP):
+            union.merge(LtHash.of(*part))
+            side.keys.hashed += LOOKS * len(part)
+            number += len(part)
             yield
-        return ours.digest(), LeftOut(len(left_out), union.digest())
+        return digest, LeftOut(number, union.digest()) if number else None
 
     def _send(self, turn: list[Message]) -> Send[Message]:
         """Note the kind of our turn, and of which keys it is; return the action that sends it."""

@@ -184,7 +184,7 @@ class Message:
     a session, or *closes*, because its sender has nothing left to ask."""
     conclusion: Conclusion | None = None
     """If there is one, there are no gaps."""
-    goes_on: bool = False
+    continues: bool = False
     """Whether the turn continues in another message, whose first gap starts where this one ends."""
     left_out: LeftOut | None = None
     """Keys that the digest, or AGREED, does not count."""
@@ -215,7 +215,7 @@ class Message:
             or self.gaps.uppers
             or self.digest
             or self.conclusion
-            or self.goes_on
+            or self.continues
             or self.left_out
             or self.salt
         )
@@ -297,7 +297,7 @@ class _Flag:
     DIGEST: Final = 2
     """A digest of the whole range."""
     CONCLUSIONS: Final = Conclusion.AGREED | Conclusion.REFUSED
-    GOES_ON: Final = 16
+    CONTINUES: Final = 16
     """The turn continues in another message, with gaps above those of this one."""
     LEFT_OUT: Final = 32
     """With DIGEST or AGREED: keys that the receiver listed and the sender left out."""
@@ -357,10 +357,10 @@ class _MessageReader:
         message.gaps = gaps
         if message.conclusion is not None and gaps.uppers:
             raise _error(at, "gaps after AGREED or REFUSED")
-        if flags & _Flag.GOES_ON:
-            message.goes_on = True
+        if flags & _Flag.CONTINUES:
+            message.continues = True
             if message.digest is not None or not gaps.uppers or gaps.uppers[-1] == END:
-                raise _error(len(self._data), "GOES_ON at the end of the turn")
+                raise _error(len(self._data), "CONTINUES at the end of the turn")
         if coded & _Coded.IDS:
             self._check_listed(gaps, message.listed)
         return message
@@ -623,8 +623,8 @@ def encode_message(message: Message) -> bytes:
         parts += [encode_varint(message.left_out.number), message.left_out.digest]
     if message.conclusion is not None:
         flags |= message.conclusion.value
-    if message.goes_on:
-        flags |= _Flag.GOES_ON
+    if message.continues:
+        flags |= _Flag.CONTINUES
     parts.insert(at, bytes((flags,)))
     _write_gaps(parts, before, message.gaps)
     return bytes((coded,)) + b"".join(parts)

@@ -56,13 +56,14 @@ _SPARSE: Final = 16
 class KeyView(OrderedKeys):
     """A key store to read from, which is all that anybody but its owner needs."""
 
-    __slots__ = ("salted", "sums")
+    __slots__ = ("hashed", "sums")
 
     def __init__(self) -> None:
         super().__init__()
         self.sums = KeptSums(self)
-        self.salted = 0
-        """What hashing keys with salts has taken so far, in looks at a key."""
+        self.hashed = 0
+        """What hashing keys for one session has taken so far, in looks at a key: with its salt, or
+        those that it left out."""
 
     def packed(self) -> Iterator[bytes]:
         """Yield all keys as `KeyStore.load_packed` takes them, in parts.
@@ -82,7 +83,7 @@ class KeyView(OrderedKeys):
             if number % _SALTED_PER_STEP == _SALTED_PER_STEP - 1:
                 yield
             lanes += lanes_of(salt + key)
-            self.salted += LOOKS
+            self.hashed += LOOKS
         return lanes
 
 
