@@ -3,7 +3,9 @@
 import httpx
 import pytest
 import trio
+from support.waiting import kept_port
 
+from recon_node.base.connection import AsyncConnection, Connection, UnreachableError
 from recon_node.base.errors import leaves, reason_of, unwrap, unwrapped
 
 
@@ -79,3 +81,15 @@ async def test_a_nursery_raises_several_errors_as_a_group():
 )
 def test_reasons_are_words_on_one_line(error: Exception, reason: str) -> None:
     assert reason_of(error) == reason
+
+
+async def test_all_faces_of_a_connection_say_why_no_node_answers() -> None:
+    with kept_port() as port:
+        said = f"no node answers at http://127.0.0.1:{port} (Connection refused): "
+        with Connection(f"127.0.0.1:{port}") as node, pytest.raises(UnreachableError) as blocking:
+            node.request("GET", "/ceramic/liveness")
+        async with AsyncConnection(f"127.0.0.1:{port}") as other:
+            with pytest.raises(UnreachableError) as waiting:
+                await other.request("GET", "/ceramic/liveness")
+    assert str(blocking.value).startswith(said)
+    assert str(waiting.value) == str(blocking.value)

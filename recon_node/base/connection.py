@@ -6,6 +6,7 @@ requests and errors, but not what they are about; `recon_node.client` does.
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from urllib.parse import quote
 import httpx
 
 from recon_node import DEFAULT_URL
-from recon_node.base.errors import reason_of
+from recon_node.base.errors import leaves, reason_of
 
 TIMEOUT: Final = 30.0
 """Seconds that a node may take for one step of a request."""
@@ -274,8 +275,19 @@ class _Node:
         except UnicodeEncodeError as error:
             raise _not_text(error) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            reason = reason_of(error)
-            raise UnreachableError(self.url, reason) from None
+            raise UnreachableError(self.url, _reason(error)) from None
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a request failed. Where trio has tried all addresses of a host, its error says no
+    more than that; what came of each is in a group behind it."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, BaseExceptionGroup):
+        cause = cause.__cause__ or cause.__context__
+    for tried in () if cause is None else leaves(cause):
+        if isinstance(tried, OSError) and (tried.errno or 0) > 0:
+            return os.strerror(tried.errno or 0)
+    return reason_of(error)
 
 
 class Connection(_Node):
