@@ -44,7 +44,7 @@ from recon_node.store.admission.records import (
 from recon_node.store.damage import FORGOTTEN, Damage, check_stored
 from recon_node.store.db.blocks import BlockReader, cut_out_shared, full_size, trim
 from recon_node.store.db.proofs import doubted_among, proof_verdicts, select_evictable
-from recon_node.store.db.sql import MAX_REASON, insert_rows, select_in, select_named
+from recon_node.store.db.sql import MAX_REASON, blob, insert_rows, select_in, select_named
 from recon_node.store.errors import DamagedRowError
 
 T = TypeVar("T")
@@ -160,9 +160,9 @@ def insert_records(
         (
             (
                 r.row,
-                r.event_id[: -len(r.cid)],
-                r.cid,
-                None if r.kind is INIT else r.init,
+                blob(r.event_id[: -len(r.cid)]),
+                blob(r.cid),
+                None if r.kind is INIT else blob(r.init),
                 r.kind.value,
                 None if r.state is DELIVERED else r.signer,
                 int(r.state),  # SQLite's module takes three times as long for an Enum
@@ -184,7 +184,8 @@ def insert_records(
     if sharing:
         cut = cut_out_shared(connection, [events[row] for row in sharing])
         stored.update(zip(sharing, cut, strict=True))
-    insert_rows(connection, "INSERT INTO cars (id, car) VALUES", stored.items())
+    cars = zip(stored, map(blob, stored.values()), strict=True)
+    insert_rows(connection, "INSERT INTO cars (id, car) VALUES", cars)
     insert_rows(
         connection,
         "INSERT INTO waits (event, cid) VALUES",
@@ -195,7 +196,7 @@ def insert_records(
     insert_rows(
         connection,
         "INSERT INTO streams (init_cid, controller, sep_key, sep_value) VALUES",
-        ((s.init, s.controller, s.sep_key, s.sep_value) for s in streams),
+        ((blob(s.init), s.controller, s.sep_key, s.sep_value) for s in streams),
     )
 
 

@@ -71,6 +71,11 @@ def short_of(column: str) -> str:
     return f"substr({column}, -{_DIGEST}, {_SHORT})"
 
 
+blob: Final = bytearray
+"""Makes a parameter of bytes. SQLite's module looks for an adapter of each one that is not of a few
+types, bytearray among them: that takes 0.6 microseconds, and the copy 0.1."""
+
+
 def insert_rows(
     connection: sqlite3.Connection, sql: str, rows: Iterable[tuple[object, ...]]
 ) -> None:
@@ -109,7 +114,7 @@ def select_named(
     for start in range(0, len(names), _VALUES_PER_STATEMENT):
         chunk = names[start : start + _VALUES_PER_STATEMENT]
         wanted = set(chunk)
-        for row in select_in(connection, sql, list({short(name) for name in chunk})):
+        for row in select_in(connection, sql, [*map(blob, {short(name) for name in chunk})]):
             if row[column] in wanted:
                 yield row
 
