@@ -240,8 +240,9 @@ class StoreSettings:
     synchronous: Annotated[Literal["full", "normal"], Setting()] = "full"
     """full: an acknowledged event survives a power cut. normal: faster, and an acknowledged event
     survives a crash of the node, but not of the machine."""
-    max_batch_events: int = 1000
-    """A transaction takes no further callers' events once it has this many."""
+    max_batch_events: int = 2000
+    """A transaction takes no further callers' events once it has this many. Each one writes most
+    pages of the index by CID again; beyond this number, nothing is gained."""
     max_batch_bytes: int = 4 * 1024 * 1024
     """The same, by the size of their CARs."""
     queue_size: int = 1024

@@ -55,9 +55,9 @@ _USUAL_START: Final = re.compile(USUAL_HEAD, re.DOTALL)
 _USUAL_EVENT: Final = re.compile(CAR + b".(" + USUAL_HEAD + b")" + SIGNED_HEADER, re.DOTALL)
 """A frame whose head is as nearly all are, with the CAR of a signed event."""
 BATCH_EVENTS: Final = 1000
-_BATCH_BYTES: Final = 2 << 20
-"""Maximum events, and bytes, of a batch: as many as the store takes at once."""
-_BATCHES_HELD: Final = 6
+_BATCH_BYTES: Final = 3 << 19
+"""Maximum events, and bytes, of a batch: half as many as the store takes at once."""
+_BATCHES_HELD: Final = 8
 """Maximum batches of fetched events held in memory: arriving, or being written."""
 REQUESTS_AHEAD: Final = 1
 """Requests that are sent before the one that is being answered has ended: so the line is never

@@ -60,8 +60,9 @@ from recon_node.store import Store, Verdict
 
 logger = structlog.get_logger(__name__)
 
-IN_FLIGHT: Final = 4
-"""Maximum batches of one fetch that the store works on at once: queued, checked or written."""
+IN_FLIGHT: Final = 6
+"""Maximum batches of one fetch that the store works on at once: queued, checked or written, two
+of them together."""
 PUSHED: Final = 16
 """Events that a session fetches while a snapshot fills their range: as many as a push lists."""
 SNAPSHOTS_TURN: Final = 60.0

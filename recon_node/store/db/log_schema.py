@@ -5,7 +5,7 @@ anyone learns of it, so it survives the death of this process (kill -9) with any
 survives a power cut depends on the setting `synchronous`:
 
 - "full" (default): each commit waits for the disk. Everything that was acknowledged survives.
-  Commits are grouped (see `store.intake`), so that under load one wait serves up to 1,000 events.
+  Commits are grouped (see `store.intake`), so that under load one wait serves up to 2,000 events.
 - "normal": only checkpoints wait for the disk. A power cut takes back the latest commits. The file
   stays sound, and the feed gets a new epoch, see `recon_node.store.db.log`.
 
