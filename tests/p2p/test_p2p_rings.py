@@ -7,12 +7,19 @@ import pytest
 from nacl.signing import SigningKey
 from p2p_support import NETWORK, Node, eventually, node, two_nodes
 from support import sdk_sample
+from support.wallets import SESSION, EthereumWallet
 
 from recon_node.ceramic import METAMODEL, parse_event
-from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.ceramic.builder import (
+    data_event,
+    init_event,
+    signed_event,
+    time_event,
+    time_event_car,
+)
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
 from recon_node.fairness.pacing import Backoff
-from recon_node.ipld import CID, DAG_CBOR
+from recon_node.ipld import CID, DAG_CBOR, dag_cbor
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import PeerError, PeerProtocolError
 from recon_node.p2p.sync import ring_events, rings, sync_scheduler
@@ -297,6 +304,45 @@ async def test_events_go_out_after_those_that_they_build_on(tmp_path):
     for event in sent:
         assert {*event.prevs, event.init} - {event.cid} <= known
         known.add(event.cid)
+
+
+def anchor_with(init, **fields) -> bytes:
+    """A time event whose proof has more fields, or others."""
+    proof = {"chainId": "eip155:1", "root": init.cid, "txHash": init.cid, **fields}
+    block = dag_cbor.encode(proof)
+    return time_event_car(init.cid, init.cid, (CID.of(DAG_CBOR, block), block), "", {})
+
+
+def session_event(**changes) -> bytes:
+    """An init event under a capability; the changes are made after a wallet has signed it."""
+    wallet = EthereumWallet()
+    capability = dag_cbor.decode(wallet.issue())
+    capability["p"] |= changes
+    header = {"controllers": [wallet.issuer], "model": METAMODEL.to_bytes(), "sep": "model"}
+    payload = {"header": header, "data": {"n": 1}}
+    return signed_event(SESSION, payload, capability=dag_cbor.encode(capability)).car
+
+
+async def test_what_ceramic_one_reads_but_cannot_store_is_not_sent(tmp_path):
+    """All values of the batch would be lost with it, in every session."""
+    init = init_event(SigningKey(bytes(32)), METAMODEL, {"n": 0})
+    old = {"blockNumber": 1, "blockTimestamp": 2}
+    kept = [
+        init.car,
+        time_event(init, init.cid).car,
+        anchor_with(init, **old),  # it refuses this one alone, for want of a `txType`
+        session_event(),
+        init_event(SigningKey(bytes(32)), METAMODEL, {"blockNumber": {"exp": None}}).car,
+    ]
+    lost = [anchor_with(init, txType="raw", **old), session_event(nbf=None)]
+    async with open_store(tmp_path, NETWORK) as store:
+        verdicts = await store.admit_local(kept + lost)
+        assert [verdict.status for verdict in verdicts] == ["new"] * len(kept + lost)
+        events = await events_with(store, unlimited().account("peer"))
+        async with aclosing(events.values(b"", b"\xff")) as values:
+            sent = {value.value async for value in values}
+        assert sent == set(kept)
+        assert events._exchange.left_out_by_peer == len(lost)
 
 
 def ring_value(init, event) -> Value:

@@ -31,6 +31,7 @@ from recon_node.ceramic import Event, EventIdError, InvalidEventError, parse_eve
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.p2p.errors import PEER_FAILURES, PeerGoneError, PeerProtocolError
+from recon_node.p2p.sync.dropped_fields import loses_fields
 from recon_node.p2p.sync.fetch import NOBODYS_FAULT, check_invalid
 from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.transport.framing import ByteStream
@@ -148,14 +149,16 @@ class RingEvents:
         return None
 
     async def values(self, first: bytes, last: bytes) -> AsyncGenerator[Value, None]:
-        """Yield the events of a half-open range, but those that the peer refuses."""
+        """Yield the events of a half-open range, but those that the peer refuses or would lose."""
         for run in _runs(self._ring.keys(first, last)):
             keys = await self._in_order(self._exchange.to_send(run))
             for start in range(0, len(keys), _PAGE):
                 page = keys[start : start + _PAGE]
                 cids = [HeightlessEventId(key).event_cid for key in page]
                 for key, car in zip(page, await self._store.reader.cars_by_cid(cids), strict=True):
-                    if car is not None:
+                    if car is not None and loses_fields(car):
+                        self._exchange.leave_out(key)
+                    elif car is not None:
                         self._exchange.note_sent(key)
                         yield Value(key, car)
                         self.tally.events_sent += 1

@@ -229,6 +229,10 @@ class Exchange:
         """Note that a value goes out."""
         self._sent.note(key)
 
+    def leave_out(self, key: bytes) -> None:
+        """Do not send the value of a key: the peer could not take it."""
+        self._differences.refuse(key, self._differences.refused_there)
+
     def note_received(self, key: bytes) -> None:
         """Note what the peer holds, once its event is admitted or refused."""
         self._differences.refused_there.discard(key)
