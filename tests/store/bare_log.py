@@ -31,12 +31,13 @@ class BareLog(EventLog):
     ) -> None:
         super().__init__(directory, NETWORK, settings, lambda: 1_700_000_000, guarded=guarded)
 
-    def offer(self, batch: Iterable[tuple[EventId, bytes]]) -> list[Verdict]:
-        """Commit a batch alone, without the releases that it leaves."""
+    def offer(self, batch: Iterable[tuple[EventId | None, bytes]]) -> list[Verdict]:
+        """Commit a batch alone, without the releases that it leaves. Without an EventId, an event
+        is of the node's own clients."""
         submissions = [Submission(car, key, finding=checked(car)) for key, car in batch]
         return [*commit_batch(self, submissions, EVERYTHING).verdicts]
 
-    def admit(self, batch: Iterable[tuple[EventId, bytes]]) -> list[Verdict]:
+    def admit(self, batch: Iterable[tuple[EventId | None, bytes]]) -> list[Verdict]:
         verdicts = self.offer(batch)
         self.finish_releases()
         return verdicts

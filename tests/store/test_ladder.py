@@ -2,7 +2,7 @@
 their order."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -68,20 +68,31 @@ def test_a_batch_in_order_asks_for_a_fixed_number_of_things() -> None:
 
 
 @FEW
-@given(seed=SEEDS, guarded=st.booleans())
-def test_the_short_way_leads_where_the_long_one_does(seed: int, guarded: bool) -> None:
+@given(seed=SEEDS, guarded=st.booleans(), own=st.sampled_from([0.0, 0.5, 1.0]))
+def test_the_short_way_leads_where_the_long_one_does(seed: int, guarded: bool, own: float) -> None:
+    """With events of peers, and of the node's own clients, history first or not."""
     world = BadWorld(seed)
     claims = [claim for event in world.events.values() for claim in world.claims(event)]
-    batches = shuffled(claims, world.random)
+    batches = [*shuffled(claims, world.random), claims]
     ends = []
-    for deliver in (Ladder.deliver, lambda ladder, record: False):
+    for is_short in (True, False):
         random, verdicts = Random(seed), []
         with (
             opened(guarded=guarded) as log,
-            patch.object(Ladder, "deliver", deliver),
+            nullcontext() if is_short else no_short_way(),
         ):
             for batch in batches:
-                verdicts += log.admit(batch)
+                named = [(None if random.random() < own else key, car) for key, car in batch]
+                verdicts += log.admit(named)
                 settle_some(log, random, 0.3)
             ends.append((verdicts, log.keys, log.feed, log.marks, log.load_refused()))
     assert ends[0] == ends[1]
+
+
+@contextmanager
+def no_short_way() -> Iterator[None]:
+    with (
+        patch.object(Ladder, "deliver", return_value=False),
+        patch.object(Ladder, "deliver_own", return_value=None),
+    ):
+        yield
