@@ -43,7 +43,7 @@ from spark_sink.cli.table_commands import (
 )
 from spark_sink.cli.view_commands import view
 from spark_sink.errors import INSTALL, SinkError
-from spark_sink.schema import DERIVED, RAW, TABLES
+from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED
 
 if TYPE_CHECKING:
     from spark_sink.run.runner import Runner
@@ -159,7 +159,8 @@ for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
     default=DERIVED,
     show_default="all",
     metavar="TABLE",
-    help="Keep this table up to date, besides raw_events; can be repeated. One of: "
+    help="Keep this table up to date, besides raw_events and unprocessed_streams; can be repeated. "
+    "One of: "
     f"{', '.join(TABLES)}.",
 )
 @click.option(
@@ -316,7 +317,9 @@ def run(
     if history is not None and size is None:
         size = math.inf
     options |= {"history": _HISTORY if history is None else history, "history_size": size}
-    options["names"] = tuple(name for name in options["names"] if name != RAW)
+    names = [name for name in options["names"] if name != RAW]
+    # Without that table, nobody would know which streams are missing.
+    options["names"] = tuple(dict.fromkeys([*names, UNPROCESSED])) if names else ()
     settings = RunSettings(
         urls[0],
         other_urls=urls[1:],

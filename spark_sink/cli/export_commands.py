@@ -12,7 +12,7 @@ from spark_sink.cli.event_printer import EventPrinter, json_lines_option
 from spark_sink.cli.options import MILLISECONDS, STORAGE_OPTION, tables_option
 
 if TYPE_CHECKING:
-    from spark_sink.export.following import Taken, Target
+    from spark_sink.export.following import Take, Taken
     from spark_sink.tables.location import Location
 
 LEAST_PAUSE: Final = 10
@@ -76,7 +76,7 @@ def postgres(tables: Location, address: str, schema: str, **options: Any) -> Non
     from spark_sink.export.postgres import Postgres
 
     with closing(Postgres(address, schema)) as target:
-        _follow(tables, target, **options)
+        _follow(tables, target.take, **options)
 
 
 @export.command(short_help="Send changes of tables to topics of Kafka.")
@@ -121,12 +121,12 @@ def kafka(
     from spark_sink.export.kafka import Kafka
 
     with closing(Kafka(servers, prefix, dict(settings))) as target:
-        _follow(tables, target, **options)
+        _follow(tables, target.take, **options)
 
 
 def _follow(
     tables: Location,
-    target: Target,
+    take: Take,
     *,
     names: tuple[str, ...],
     every: int,
@@ -146,7 +146,7 @@ def _follow(
             follow(
                 tables,
                 names,
-                target,
+                take,
                 every=None if once else every / 1000,
                 on_taken=on_taken,
                 on_unreachable=lambda reason: print_event("waiting", {"reason": reason}),

@@ -111,34 +111,36 @@ def serve(
     """
     from spark_sink.exposition import served
     from spark_sink.schema import TABLES
-    from spark_sink.serve.flight_server import FILES, FlightMetrics, FlightServer, ServeSettings
+    from spark_sink.serve.flight_server import FILES, FlightMetrics, FlightServer
     from spark_sink.serve.query_turns import QueryLimits
     from spark_sink.source.feed_client import Feed
     from spark_sink.tables.catalog import is_table, no_tables
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("TLS needs both --tls-cert and --tls-key")
-    settings = ServeSettings(
-        tables=tables,
-        address=listen,
-        token=_checked_token(auth_token, auth_token_file),
-        certificate=None if tls_cert is None or tls_key is None else (tls_cert, tls_key),
-        anonymous=anonymous,
-        node=None if url is None else Feed(url, token=token),
-        max_wait=max_wait / 1000,
-        limits=QueryLimits(
-            queries=max_queries,
-            feeds=max_feeds,
-            seconds=max(1, round(timeout / 1000)),
-            memory_mb=max(1, memory // 1024**2),
-            threads=threads,
-        ),
+    limits = QueryLimits(
+        queries=max_queries,
+        feeds=max_feeds,
+        seconds=max(1, round(timeout / 1000)),
+        memory_mb=max(1, memory // 1024**2),
+        threads=threads,
     )
+    auth_token = _checked_token(auth_token, auth_token_file)
     allow_files(FILES)
     printer = EventPrinter(as_json=as_json)
-    measured = FlightMetrics(settings.limits)
+    measured = FlightMetrics(limits)
     with served(measured.registry, metrics) as metrics_url:
-        server = FlightServer(settings, measured)
+        server = FlightServer(
+            tables,
+            listen,
+            limits,
+            measured,
+            token=auth_token,
+            certificate=None if tls_cert is None or tls_key is None else (tls_cert, tls_key),
+            anonymous=anonymous,
+            node=None if url is None else Feed(url, token=token),
+            max_wait=max_wait / 1000,
+        )
         with cleaned_up_when_stopped():
             with suppress(KeyboardInterrupt, SystemExit):
                 printer("serving", {"tables": tables, "url": server.url, "metrics": metrics_url})

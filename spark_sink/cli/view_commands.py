@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -74,12 +73,12 @@ def list_(tables: Location, as_json: bool) -> None:
 
     views = list_views(tables)
     if as_json:
-        print_json({"views": [asdict(status) for status in views]})
+        print_json({"views": views})
         return
     for status in views:
         echo(
-            f"{status.name:24} {status.rows:>10,} rows, {status.misfits:,} with misfits, position "
-            f"{status.position}, model {status.model}"
+            f"{status['name']:24} {status['rows']:>10,} rows, {status['misfits']:,} with misfits, "
+            f"position {status['position']}, model {status['model']}"
         )
     if not views:
         echo("no views: spark-sink view create makes them", err=True)

@@ -27,9 +27,9 @@ from typing import Final
 
 import pyarrow as pa
 
+from recon_node import __version__
 from recon_node.streams import no_version
 from spark_sink.derive.child_process import ChildProcess, StreamEndedError
-from spark_sink.derive.feed_streams import SetAsideStreams
 from spark_sink.derive.portion import (
     Computer,
     Portion,
@@ -85,7 +85,7 @@ class Derivation:
         self._workers = workers or NoWorkers()
         command = self._workers.child_command
         self._computer = Computer() if command is None else ChildComputer(command)
-        self._set_aside = SetAsideStreams.read(tables.derived.get(UNPROCESSED))
+        self._read_set_aside()
         self.doing = "computing tables"
         tables.clear_staging()
 
@@ -135,8 +135,7 @@ class Derivation:
         raw = self._tables.raw.files_upto(upto)
         while not begun and _count_streams(raw, after, upto) > _MAX_STREAMS:
             upto = after + (upto - after) // 2
-        set_aside = self._set_aside.by_this_version
-        step = Step(raw, names, after, upto, self._own_stagers(names), set_aside=set_aside)
+        step = Step(raw, names, after, upto, self._own_stagers(names), set_aside=self._set_aside)
         is_short = (
             upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
         )
@@ -150,7 +149,7 @@ class Derivation:
             self._write_revised(name, portion.revised.get(name, Staged()), upto)
             self._finish(name, portion.rows[name], upto)
         if portion.rows.get(UNPROCESSED, Staged()).num_rows:
-            self._set_aside = SetAsideStreams.read(self._tables.derived[UNPROCESSED])
+            self._read_set_aside()
         self._tables.clear_staging()
         return portion.streams
 
@@ -207,6 +206,16 @@ class Derivation:
         others = sorted(set(documents).difference(touched), key=lambda c: (partition_of(c), c))
         self._recompute(Step(step.raw, names, step.after, step.upto), others)
 
+    def _read_set_aside(self) -> None:
+        """Read which streams this version has set aside, and which ones others have."""
+        table = self._tables.derived.get(UNPROCESSED)
+        rows = pa.table({"stream_cid": [], "version": []})
+        if table is not None and table.position:
+            rows = table.select("stream_cid, version", "reason IS NOT NULL")
+        versions = dict(zip(*rows.to_pydict().values(), strict=True))
+        self._set_aside = frozenset(cid for cid, v in versions.items() if v == __version__)
+        self._of_other_versions = versions.keys() - self._set_aside
+
     def _retry_set_aside(self) -> None:
         """Compute the streams that other versions have set aside."""
         derived = self._tables.derived
@@ -216,7 +225,7 @@ class Derivation:
             # The tables are of a version that set nothing aside: there is nothing to catch up on.
             table.put(table.spec.schema.empty_table(), min(others))
         position = self._tables.position
-        streams = sorted(self._set_aside.by_other_versions)
+        streams = sorted(self._of_other_versions)
         names = tuple(name for name in derived if name != UNPROCESSED)
         if streams and position == max(t.position for t in derived.values()):
             raw = self._tables.raw.files_upto(position)
@@ -229,11 +238,11 @@ class Derivation:
         anew = replace(step, names=names, after=0, retried=frozenset(retried))
         for start in range(0, len(streams), _DOCUMENTS_PER_COMMIT):
             chunk = streams[start : start + _DOCUMENTS_PER_COMMIT]
-            anew = replace(anew, set_aside=self._set_aside.by_this_version)
+            anew = replace(anew, set_aside=self._set_aside)
             for name, rows in self._computer.compute(anew, chunk).rows.items():
                 if name in self._tables.derived:
                     self._write_revised(name, rows, step.upto)
-            self._set_aside = SetAsideStreams.read(self._tables.derived.get(UNPROCESSED))
+            self._read_set_aside()
 
     def close(self) -> None:
         """End the process that computes short steps. It is started again when it is needed."""

@@ -7,7 +7,7 @@ on a summary being here: without one, after a start for example, the stream is r
 summary has the content at the tip, so there are none in a step that computes no content: if neither
 `event_states` nor `stream_states` is kept (`run --table`), streams are always read whole.
 
-One bad stream never stops a table: it is set aside (`SetAsideStreams`). A stream of which rows
+One bad stream never stops a table: it is set aside. A stream of which rows
 cannot be computed (it takes more work than its events pay for, or meets a fault of this software)
 is left out of the derived tables from then on, and gets a row in the table `unprocessed_streams`
 that says why. Another version of the software takes it up again: its rows are computed from all of
@@ -16,7 +16,6 @@ its events.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, groupby
 from operator import itemgetter
@@ -24,7 +23,6 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from recon_node import __version__
 from recon_node.base.latest import Remembered
 from recon_node.ceramic import (
     CeramicError,
@@ -53,7 +51,6 @@ from spark_sink.derive.child_process import killed_if_slow
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import DERIVATION_COLUMNS, PARTITION_COLUMN, partition_of
 from spark_sink.tables.raw_files import ordered_slices
-from spark_sink.tables.sink_table import SinkTable
 
 Columns = dict[str, Any]
 """The columns that all rows of a stream share, by name."""
@@ -405,8 +402,7 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 """About how many bytes all summaries may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptSummary:
+class KeptSummary(NamedTuple):
     """The summary of a stream, complete up to a position."""
 
     summary: StreamSummary
@@ -440,29 +436,6 @@ class SummaryCache:
 NOT_OF_A_STREAM: Final = (SinkError, OSError, ForgottenError, pa.ArrowException)
 """Errors that are about the tables or the machine, and not about a stream."""
 _MAX_REASON: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class SetAsideStreams:
-    """The streams that are set aside, by their CIDs.
-
-    Attributes:
-        by_this_version: by this version, which leaves them out.
-        by_other_versions: by other versions: this one is to take them up again.
-    """
-
-    by_this_version: frozenset[bytes] = frozenset()
-    by_other_versions: frozenset[bytes] = frozenset()
-
-    @classmethod
-    def read(cls, table: SinkTable | None) -> "SetAsideStreams":
-        """Read the table `unprocessed_streams`; without one, no stream is set aside."""
-        if table is None or not table.position:
-            return cls()
-        rows = table.select("stream_cid, version", "reason IS NOT NULL").to_pylist()
-        mine = {row["stream_cid"] for row in rows if row["version"] == __version__}
-        others = {row["stream_cid"] for row in rows} - mine
-        return cls(frozenset(mine), frozenset(others))
 
 
 class ModelSetAsideError(Exception):

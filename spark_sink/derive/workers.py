@@ -6,12 +6,12 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
 from spark_sink.derive.child_process import COMMAND, do_without_pandas
-from spark_sink.source.data_source import read_range
 from spark_sink.source.feed_client import Feed
 from spark_sink.source.source_options import RangePartition
 from spark_sink.tables.placement import LeaveOut, Placement
@@ -28,22 +28,13 @@ _JOIN_PATIENCE: Final = 10.0
 """Seconds to wait for the warm-up when Spark stops."""
 
 
-class Workers(Protocol):
-    """Calls a function for each item of a sequence.
+class NoWorkers:
+    """Does all work in this process, one item after the other.
 
     Attributes:
-        child_command: starts the child process in which a worker has strangers' content computed
-            (`derive.child_process`); None: it computes that itself.
+        child_command: starts the child process in which strangers' content is computed
+            (`derive.child_process`); None: it is computed in this one.
     """
-
-    child_command: Sequence[str] | None
-
-    def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
-        """Return the results, in any order."""
-
-
-class NoWorkers:
-    """Does all work in this process, one item after the other."""
 
     def __init__(self, child_command: Sequence[str] | None = None) -> None:
         self.child_command = child_command
@@ -54,7 +45,7 @@ class NoWorkers:
 
 
 class SparkWorkers:
-    """Works in Spark's workers, with one task per item.
+    """Works in Spark's workers, with one task per item; otherwise as `NoWorkers`.
 
     Items and results are pickled; results should be small.
     """
@@ -76,6 +67,9 @@ class SparkWorkers:
         return _unpickled(tasks.mapInArrow(answer, _ANSWER))
 
 
+Workers = NoWorkers | SparkWorkers
+
+
 @contextmanager
 def warming_up(spark: SparkSession) -> Iterator[None]:
     """Start Spark's workers in the background, while the block prepares their first work."""
@@ -93,22 +87,29 @@ def warming_up(spark: SparkSession) -> Iterator[None]:
         thread.join(_JOIN_PATIENCE)
 
 
-def stage_range(
-    feed: Feed, stager: Stager, placement: Placement, leave_out: LeaveOut, part: RangePartition
+def stage_ranges(
+    feed: Feed,
+    stager: Stager,
+    placement: Placement,
+    leave_out: LeaveOut,
+    parts: Sequence[RangePartition],
 ) -> list[StagedFeed]:
-    """Write the rows of a range of the feed that have a place in the table to files.
+    """Write the rows of ranges of the feed that have a place in the table to files.
 
     Raises:
-        SinkError: as `read_range`, or the files cannot be written.
+        SinkError: as `Feed.read`, or the files cannot be written.
     """
-    rows = map(leave_out, read_range(feed, part))
-    return list(stage_feed(rows, stager, placement))
+    rows = chain.from_iterable(feed.read(part.after, part.upto, part.epoch) for part in parts)
+    try:
+        return list(stage_feed(map(leave_out, rows), stager, placement))
+    finally:
+        feed.close()
 
 
 def stage_frame(
     frame: DataFrame, stager: Stager, placement: Placement, leave_out: LeaveOut
 ) -> list[StagedFeed]:
-    """Have the workers write rows that Spark has to files, as `stage_range` does."""
+    """Have the workers write rows that Spark has to files, as `stage_ranges` does."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         do_without_pandas()

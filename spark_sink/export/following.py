@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from spark_sink.errors import SinkError
 from spark_sink.query.changes import Changes, Token
@@ -43,22 +43,15 @@ class Taken:
     """Rows that it set aside."""
 
 
-class Target(Protocol):
-    """Where tables are copied to."""
-
-    def take(self, name: str, since: Since) -> Taken | None:
-        """Take in what has changed in a table since the last time; None if nothing has.
-
-        Raises:
-            TargetUnreachableError: it does not answer.
-            SinkError: it refuses.
-        """
+Take = Callable[[str, Since], Taken | None]
+"""Takes what has changed in a table since the last time into a target; None if nothing has.
+Raises `TargetUnreachableError` if the target does not answer, and `SinkError` if it refuses."""
 
 
 def follow(
     directory: Location,
     names: Sequence[str],
-    target: Target,
+    take: Take,
     *,
     every: float | None,
     on_taken: Callable[[str, Taken], None],
@@ -69,7 +62,7 @@ def follow(
     Args:
         directory: of the tables.
         names: of tables and views; none: stream_states and all views there are.
-        target: to bring up to date.
+        take: brings the target up to date.
         every: seconds between two looks at the tables; None: look once.
         on_taken: called with a table and what the target has taken in.
         on_unreachable: called with the reason when the target does not answer; it is tried again.
@@ -83,7 +76,7 @@ def follow(
     while True:
         try:
             for name in names or (STATES, *view_names(directory)):
-                if taken := target.take(name, partial(Changes, directory, name)):
+                if taken := take(name, partial(Changes, directory, name)):
                     on_taken(name, taken)
         except TargetUnreachableError as error:
             if every is None:

@@ -57,7 +57,7 @@ class Kafka:
         self._topics: set[str] = set()
 
     def take(self, name: str, since: Since) -> Taken | None:
-        """Send what has changed in a table, in one transaction; see `Target.take`."""
+        """Send what has changed in a table, in one transaction."""
         with self._errors():
             producer = self._connected()
             token = self._tokens.get(name)

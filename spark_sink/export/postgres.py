@@ -110,7 +110,7 @@ class Postgres:
         self._tokens: dict[str, Token] = {}
 
     def take(self, name: str, since: Since) -> Taken | None:
-        """Take in what has changed in a table, in one transaction; see `Target.take`."""
+        """Take in what has changed in a table, in one transaction."""
         last = self._tokens.get(name)
         if last is not None and since(last).token == last:
             return None

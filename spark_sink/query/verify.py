@@ -19,7 +19,8 @@ from spark_sink.errors import TablesError
 from spark_sink.query.question import run_query
 from spark_sink.schema import RAW
 from spark_sink.source.feed_client import Feed
-from spark_sink.tables.catalog import made_from
+from spark_sink.tables.catalog import find_own_table
+from spark_sink.tables.delta_log import position_of, reading_of
 from spark_sink.tables.location import Location
 
 MAX_SHOWN: Final = 1000
@@ -40,10 +41,10 @@ def verify(tables: Location, url: str, token: str | None = None) -> dict[str, An
         `missing` in the tables, and those that the node lacks, `extra`; `complete` if these are
         all.
     """
-    raw = made_from(tables / RAW)
+    raw = find_own_table(tables / RAW)
     if raw is None:
         raise TablesError(f"there is no table {RAW} in {tables}")
-    read = raw.reading
+    read = reading_of(raw)
     feed = Feed(url, patience=0, token=token)
     feed.check(read.position, read.epoch, feed.head())
 
@@ -51,7 +52,7 @@ def verify(tables: Location, url: str, token: str | None = None) -> dict[str, An
         return feed.hashes(read.position, read.epoch, prefix, size)
 
     whole = at_node(b"", SHORT_HASH_SIZE)
-    rows = _Rows(tables, raw.position)
+    rows = _Rows(tables, position_of(raw))
     mine, theirs = rows.parts(b"", SHORT_HASH_SIZE), _parts_at_node(whole)
     names = _names(tables) if mine else {}
     differences = _differences(rows, at_node, b"", SHORT_HASH_SIZE)

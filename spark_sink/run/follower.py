@@ -32,7 +32,7 @@ the events of both:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -42,11 +42,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_sink.derive.workers import Workers
+from spark_sink.derive.workers import Workers, stage_ranges
 from spark_sink.errors import SinkError, must_rebuild
 from spark_sink.source.feed_client import Feed, Head
-from spark_sink.tables.placement import LeaveOut, Placement, Positions
-from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
+from spark_sink.source.source_options import RangePartition
+from spark_sink.tables.placement import Placement, Positions
 from spark_sink.tables.tables import Tables
 
 _ROWS_PER_COMMIT: Final = 50_000
@@ -58,7 +58,6 @@ _MIN_PIECE: Final = 500
 _ID_BYTES: Final = 16
 """Bytes at the end of a CID that distinguish events."""
 
-Range = tuple[int, int]
 Ids = npt.NDArray[np.bytes_]
 
 
@@ -128,15 +127,9 @@ class Follower:
             placement = overlap.placement(read_position, tables.raw_position, most)
             if not most and placement.upto <= read_position:
                 break
-            pieces = _pieces(placement.ranges(_MOST_GAP), tasks)
-            stage = partial(
-                _stage,
-                self._feed,
-                tables.reading.epoch,
-                placement,
-                tables.raw.stager(),
-                leave_out=tables.leave_out,
-            )
+            pieces = _pieces(placement.ranges(_MOST_GAP), tables.reading.epoch, tasks)
+            stager, leave_out = tables.raw.stager(), tables.leave_out
+            stage = partial(stage_ranges, self._feed, stager, placement, leave_out)
             parts = workers.map(stage, pieces) if pieces else ()
             count += tables.append_staged(chain.from_iterable(parts), placement)
             tables.clear_staging()
@@ -263,12 +256,14 @@ def all_ids(parts: Iterable[pa.Array], count: int) -> Ids:
     return ids
 
 
-def _pieces(ranges: Iterable[Range], tasks: int) -> list[list[Range]]:
-    """Divide ranges (after, upto] among some tasks, fewer if there is little to do."""
+def _pieces(
+    ranges: Iterable[tuple[int, int]], epoch: str, tasks: int
+) -> list[list[RangePartition]]:
+    """Divide ranges (after, upto] of a log among some tasks, fewer if there is little to do."""
     all_ = list(ranges)
     total = sum(upto - after for after, upto in all_)
     size = max(_MIN_PIECE, -(-total // tasks))
-    pieces: list[list[Range]] = [[]]
+    pieces: list[list[RangePartition]] = [[]]
     room = size
     for after, upto in all_:
         while after < upto:
@@ -276,28 +271,7 @@ def _pieces(ranges: Iterable[Range], tasks: int) -> list[list[Range]]:
                 pieces.append([])
                 room = size
             end = min(upto, after + room)
-            pieces[-1].append((after, end))
+            pieces[-1].append(RangePartition(after, end, epoch))
             room -= end - after
             after = end
     return [piece for piece in pieces if piece]
-
-
-def _stage(
-    feed: Feed,
-    epoch: str,
-    placement: Placement,
-    stager: Stager,
-    ranges: Sequence[Range],
-    *,
-    leave_out: LeaveOut,
-) -> list[StagedFeed]:
-    """Fetch the rows of some ranges of a log, and write those that have a place to files."""
-
-    def rows() -> Iterable[pa.RecordBatch]:
-        for after, upto in ranges:
-            yield from feed.read(after, upto, epoch)
-
-    try:
-        return list(stage_feed(map(leave_out, rows()), stager, placement))
-    finally:
-        feed.close()

@@ -45,7 +45,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive.derivation import STEP_LENGTH, Derivation
-from spark_sink.derive.workers import NoWorkers, Workers, stage_frame, stage_range
+from spark_sink.derive.workers import NoWorkers, Workers, stage_frame, stage_ranges
 from spark_sink.errors import FeedUnreachableError, SinkError, TablesError, cannot_write
 from spark_sink.run.spark_session import translate
 from spark_sink.source.data_source import ReconDataSource
@@ -214,8 +214,8 @@ class Sink:
             rows = source.feed.read(after, upto, epoch, patience=0)
             with suppress(FeedUnreachableError):
                 return list(stage_feed(map(leave_out, rows), stager, placement))
-        stage = partial(stage_range, source.feed, stager, placement, leave_out)
-        parts = self._workers.map(stage, source.ranges(after, upto, epoch))
+        stage = partial(stage_ranges, source.feed, stager, placement, leave_out)
+        parts = self._workers.map(stage, [[part] for part in source.ranges(after, upto, epoch)])
         return list(chain.from_iterable(parts))
 
     def _commit(

@@ -26,8 +26,8 @@ from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink
 from spark_sink.run.spark_session import Java, find_java, java_exit, start_session, translate
 from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED
 from spark_sink.source.feed_client import Feed, Head
-from spark_sink.tables.catalog import made_from
-from spark_sink.tables.delta_log import Reading
+from spark_sink.tables.catalog import find_own_table
+from spark_sink.tables.delta_log import Reading, epoch_of, reading_of
 from spark_sink.tables.location import Location, absolute, local_directory
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.staging import Staged
@@ -59,7 +59,8 @@ class RunSettings:
         tables: where they are; None: in a temporary directory.
         checkpoint: None: inside `tables`, or for those in an object store, one that lasts as long
             as the run: the tables know their position.
-        names: tables to keep up to date besides `raw_events`.
+        names: tables to keep up to date besides `raw_events`. Without `unprocessed_streams`, it is
+            noted nowhere which streams are set aside.
         show_rows: report each row as an event.
         history: hours for which old versions stay readable.
         history_size: bytes that their files may take, for each table; None: in proportion to it.
@@ -201,8 +202,8 @@ class Runner:
         tables = self._settings.tables
         if not self._nodes.several or tables is None:
             return None
-        known = made_from(tables / RAW)
-        return None if known is None else known.reading
+        known = find_own_table(tables / RAW)
+        return None if known is None else reading_of(known)
 
     def _find_node(self, reading: Reading | None) -> Head:
         """Return the head of a node's feed; report if it does not answer."""
@@ -261,10 +262,11 @@ class Runner:
 
     def _open_tables(self, directory: Location, head: Head) -> Tables:
         """Open the tables, which with one node must have been filled from its log."""
-        known = made_from(directory / RAW)
-        epoch = head.epoch if known is None else known.epoch
-        if not self._nodes.several and known is not None and known.reading.epoch != head.epoch:
-            raise another_log(directory / RAW, known.reading.epoch, head.epoch)
+        known = find_own_table(directory / RAW)
+        epoch = head.epoch if known is None else epoch_of(known)
+        read = head.epoch if known is None else reading_of(known).epoch
+        if not self._nodes.several and read != head.epoch:
+            raise another_log(directory / RAW, read, head.epoch)
         tables = Tables(
             directory,
             epoch,

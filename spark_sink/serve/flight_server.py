@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -81,32 +80,19 @@ _OPTIONS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
-    """What `spark-sink serve` does.
+class FlightServer:
+    """A server that runs until `stop`.
 
-    Attributes:
+    Args:
         tables: where the tables are.
         address: where to listen, HOST:PORT; port 0: any.
+        limits: of what clients may use.
+        metrics: of this server.
         token: what clients must send; None: nothing.
         certificate: PEM files of the certificate chain and its key, for TLS.
         anonymous: other machines may connect without a token.
         node: a query waits until the tables have what this node's feed has.
         max_wait: seconds that it waits at most.
-    """
-
-    tables: Location
-    address: str
-    token: str | None = field(default=None, repr=False)
-    certificate: tuple[Path, Path] | None = None
-    anonymous: bool = False
-    node: Feed | None = None
-    max_wait: float = 5.0
-    limits: QueryLimits = field(default_factory=QueryLimits)
-
-
-class FlightServer:
-    """A server that runs until `stop`.
 
     Attributes:
         url: where it listens, as clients take it.
@@ -115,19 +101,29 @@ class FlightServer:
         SinkError: it cannot listen there, or should not.
     """
 
-    def __init__(self, settings: ServeSettings, metrics: FlightMetrics | None = None) -> None:
-        _check_access(settings.address, settings.token, anonymous=settings.anonymous)
-        limits = settings.limits
-        self._metrics = metrics or FlightMetrics(limits)
+    def __init__(
+        self,
+        tables: Location,
+        address: str,
+        limits: QueryLimits,
+        metrics: FlightMetrics,
+        *,
+        token: str | None = None,
+        certificate: tuple[Path, Path] | None = None,
+        anonymous: bool = False,
+        node: Feed | None = None,
+        max_wait: float = 5.0,
+    ) -> None:
+        _check_access(address, token, anonymous=anonymous)
+        self._metrics = metrics
         calls = limits.queries + limits.feeds + _MORE_CALLS
-        self._token = settings.token
+        self._token = token
         self._calls = _Calls(calls)
         threads = calls + _SPARE
         self._server = grpc.server(
             ThreadPoolExecutor(threads, "flight"), options=_OPTIONS, maximum_concurrent_rpcs=threads
         )
-        address = settings.address
-        tls = _credentials(*settings.certificate) if settings.certificate else None
+        tls = _credentials(*certificate) if certificate else None
         _check_address(address)
         try:
             if tls is None:
@@ -137,9 +133,9 @@ class FlightServer:
         except RuntimeError as error:
             raise SinkError(f"cannot listen on {address}: {one_line(error)}") from error
         self.url = f"grpc{'+tls' if tls else ''}://{address.rpartition(':')[0]}:{port}"
-        self._workers = QueryWorkers(settings.tables, limits)
+        self._workers = QueryWorkers(tables, limits)
         self._metrics.watch(self._workers.running, self._workers.open_feeds)
-        self._flight = FlightSql(self._workers, partial(_wanted, settings))
+        self._flight = FlightSql(self._workers, partial(_wanted, node, max_wait))
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self._server.start()
 
@@ -257,15 +253,15 @@ class FlightServer:
             raise RequestError("UNAUTHENTICATED", "the token is wrong")
 
 
-def _wanted(settings: ServeSettings) -> Wanted | None:
+def _wanted(node: Feed | None, seconds: float) -> Wanted | None:
     """Return what the tables should include now; None if nobody knows."""
-    if settings.node is None:
+    if node is None:
         return None
     try:
-        head = settings.node.head(patience=0)
+        head = node.head(patience=0)
     except SinkError:  # then the tables do not grow either
         return None
-    return Wanted(head.epoch, head.head, settings.max_wait)
+    return Wanted(head.epoch, head.head, seconds)
 
 
 def _reader(name: str) -> Callable[[bytes], Any]:

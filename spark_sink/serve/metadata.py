@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from recon_node import __version__
+from spark_sink.errors import invalid_request
 from spark_sink.schema import TABLES, schema_of
 from spark_sink.serve.database import CATALOG, OWN, TYPED, V0
 from spark_sink.serve.flight_messages import Message, name_of
@@ -130,6 +131,8 @@ def _pattern(command: Message, field: str) -> re.Pattern[str]:
     tries another one: a filter with many of them would keep this process busy for years.
     """
     text = getattr(command, field) if command.HasField(field) else "%"
+    if len(text) > _MAX_FILTER:
+        raise invalid_request(f"a filter has at most {_MAX_FILTER} characters, not {len(text)}")
     parts = [""]
     for part in re.findall(r"\\.|.", text, re.DOTALL):
         if part == "%":
@@ -185,6 +188,8 @@ def _xdbc_types(wanted: int | None) -> pa.Table:
 
 MAX_SQL: Final = 100_000
 """Characters of a statement."""
+_MAX_FILTER: Final = 1_000
+"""Characters of a filter."""
 
 _TEXTS: Final = {
     0: "spark-sink",

@@ -12,24 +12,8 @@ another log ends it with a `FeedChangedError`. `spark-sink run` can go over to a
 `spark_sink.run.follower`; this source reads one.
 Spark's `commit` is not used: it comes late or never, and the node keeps its events anyway.
 
-Options:
-
-| option | default | |
-|---|---|---|
-| url | | required: the node's HTTP API |
-| token | | the API token, if the node requires one |
-| startingOffset | earliest | earliest, latest, or a position: reading starts after it |
-| startingTimestamp | | instead: start with the first event delivered at that time or later |
-| endingOffset | latest | latest, or a position: reading ends with it; only if it ends at all |
-| endingTimestamp | | instead: end with the last event delivered before that time |
-| maxRowsPerBatch | 10000 | positions per streaming batch; filters may leave fewer rows |
-| partitions | 2 | ranges of a batch to fetch in parallel |
-| sortKey, sortValue, controller, controllers, streamId | | return only matching rows |
-| patience | 120 | seconds to wait for a node that does not answer before the query fails |
-
-Times are ISO 8601, in UTC unless they name a zone, or Unix milliseconds. A stream ends only with
-`trigger(availableNow=True)`. Unknown options are refused, and so are filters that cannot match any
-event.
+docs/tables.md lists the options, under "Reading the feed in your own Spark job". Unknown
+options are refused, and so are filters that cannot match any event.
 """
 
 import json
@@ -60,7 +44,7 @@ _WAIT: Final = 0.5
 
 
 class ReconDataSource(DataSource):
-    """The source "recon"; the module's docstring lists its options."""
+    """The source "recon"."""
 
     @classmethod
     def name(cls) -> str:

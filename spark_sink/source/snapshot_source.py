@@ -31,7 +31,7 @@ Options:
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,17 +40,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from recon_node.ceramic import InvalidEventError, parse_event
-from recon_node.ipld import CID
-from recon_node.recon import KeyRange, Sha256a
+from recon_node.recon import KeyRange
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import PackExtent
 from recon_node.snapshot.root import LATEST, PageError, RootObject, read_pages
-from recon_node.snapshot.snapshot_reader import (
-    SnapshotReader,
-    children_of,
-    read_root,
-)
-from recon_node.snapshot.tree.nodes import LeafNode, Link
+from recon_node.snapshot.snapshot_reader import SnapshotReader, children_of, read_root
+from recon_node.snapshot.tree.nodes import LeafNode
 from recon_node.snapshot.tree.update import Branch, whole
 from spark_sink.errors import SinkError
 from spark_sink.schema import FEED
@@ -67,22 +62,11 @@ it is invalid."""
 _NOT_DELIVERED: Final[Delivery] = (None, None, None, None, None)
 
 
-class SubTree(NamedTuple):
-    """A node of the tree, as plain values that can be pickled."""
-
-    level: int
-    lower: bytes
-    upper: bytes
-    hash: bytes
-    cid: bytes
-    extent: tuple[int, int, int]
-
-
 @dataclass(frozen=True)
 class SubTrees(InputPartition):
-    """Neighbouring sub-trees, for one task."""
+    """Neighbouring sub-trees, and where their nodes are in the packs, for one task."""
 
-    trees: tuple[SubTree, ...]
+    trees: tuple[tuple[Branch, PackExtent], ...]
 
 
 class ReconSnapshotSource(DataSource):
@@ -129,7 +113,7 @@ class SnapshotTableReader(DataSourceReader):
         while 0 < len(level) < self._partitions and level[0].link.level:
             level = children_of(reader.open(level))
         self._check(faults)
-        trees = [_sub_tree(branch, reader.extent_of(branch.link.cid)) for branch in level]
+        trees = [(branch, reader.extent_of(branch.link.cid)) for branch in level]
         tasks = min(self._partitions, len(trees))
         cuts = [len(trees) * task // tasks for task in range(tasks + 1)]
         return [SubTrees(tuple(trees[start:end])) for start, end in pairwise(cuts)]
@@ -143,13 +127,11 @@ class SnapshotTableReader(DataSourceReader):
         assert isinstance(partition, SubTrees)
         root = self._read_root(self._name)
         reader, faults = self._reader(root)
-        bounds = KeyRange(partition.trees[0].lower, partition.trees[-1].upper)
+        branches = [branch for branch, _ in partition.trees]
+        bounds = KeyRange(branches[0].bounds.lower, branches[-1].bounds.upper)
         delivered = self._delivered(root, bounds)
-        branches: list[Branch] = []
-        for tree in partition.trees:
-            link = Link(tree.level, tree.lower, Sha256a(tree.hash), CID(tree.cid))
-            reader.note_extent(link, PackExtent(*tree.extent))
-            branches.append(Branch(link, KeyRange(tree.lower, tree.upper)))
+        for branch, extent in partition.trees:
+            reader.note_extent(branch.link, extent)
         for opened in reader.walk(branches):
             wanted = [
                 item
@@ -219,15 +201,3 @@ class SnapshotTableReader(DataSourceReader):
                 f"the snapshot {self._name} is damaged: {faults[0]} (`recon-node snapshot verify "
                 f"{self._url}` lists everything)"
             )
-
-
-def _sub_tree(branch: Branch, extent: PackExtent) -> SubTree:
-    link, bounds = branch
-    return SubTree(
-        link.level,
-        bounds.lower,
-        bounds.upper,
-        bytes(link.hash),
-        bytes(link.cid),
-        (extent.pack, extent.offset, extent.size),
-    )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,16 +29,13 @@ from spark_sink.schema import TABLES, UNPROCESSED, TableSpec
 from spark_sink.tables.delta_log import (
     LOG,
     MODEL_PROPERTY,
-    Reading,
     epoch_of,
     excludes_dags,
-    has_changed_logs,
     listed,
     names_of,
     position_of,
     query,
     read_commit,
-    reading_of,
 )
 from spark_sink.tables.location import (
     FAULTS,
@@ -252,25 +249,15 @@ def _rows_in(path: Location, file: str) -> int:
     return rows
 
 
-class Origin(NamedTuple):
-    """The log that a table was made from, its position, and how far which log was read."""
+def find_own_table(path: Location) -> DeltaTable | None:
+    """Open the table at `path`, which spark-sink must have made; None if there is no table.
 
-    epoch: str
-    position: int
-    reading: Reading
-    has_changed_logs: bool
-
-
-def made_from(path: Location) -> Origin | None:
-    """Return the log that the table at `path` was made from, and its position.
-
-    None if there is no table. Files with rows are not read: they may be damaged.
+    Files with rows are not read: they may be damaged.
     """
-    if (table := find_delta_table(path)) is None:
-        return None
-    if not (epoch := epoch_of(table)):
-        raise another_log(path, epoch, "")
-    return Origin(epoch, position_of(table), reading_of(table), has_changed_logs(table))
+    table = find_delta_table(path)
+    if table is not None and not epoch_of(table):
+        raise another_log(path, "", "")
+    return table
 
 
 def is_table(directory: Location) -> bool:

@@ -461,7 +461,7 @@ def _follow(following: tuple[str, int] | None) -> dict[str, int]:
 
 def _add_missing_columns(spec: TableSpec, table: DeltaTable, path: Location) -> None:
     """Add columns that a table of an older version lacks, if its rows are correct then."""
-    there = _columns(table)
+    there = _sorted(pa.schema(table.schema().to_arrow()))
     if there == _sorted(spec.schema):
         return
     missing = _ADDED_COLUMNS.get(spec.name, frozenset()) - {field.name for field in there}
@@ -482,10 +482,6 @@ def _check_anchors(table: DeltaTable, path: Location) -> None:
             f"of its {count} time events: read the feed again with spark-sink "
             f"rebuild {RAW} --tables {path.parent} --url URL"
         )
-
-
-def _columns(table: DeltaTable) -> list[pa.Field]:
-    return _sorted(pa.schema(table.schema().to_arrow()))
 
 
 def _sorted(fields: Iterable[pa.Field]) -> list[pa.Field]:

@@ -5,32 +5,25 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from deltalake import DeltaTable
+
 from recon_node.base.terminal import echo
 from spark_sink.errors import SinkError
 from spark_sink.schema import RAW
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.catalog import (
-    Origin,
     TableStatus,
-    made_from,
+    find_own_table,
     read_unprocessed,
     table_status,
     text_of,
 )
-from spark_sink.tables.delta_log import Reading
+from spark_sink.tables.delta_log import Reading, epoch_of, position_of, reading_of
 from spark_sink.tables.location import Location
 from spark_sink.upkeep.check import check_counts
 
 _CLOCKS_DIFFER: Final = timedelta(minutes=5)
 """How much the clocks of two machines may differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """The node that the tables are compared with; `feed` is None if it does not answer."""
-
-    url: str
-    feed: Head | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +34,8 @@ class Health:
         tables: each of them.
         reading: the log that `raw_events` is filled from, and how far it was read; None if there
             is no such table.
-        node: with which they are compared.
+        node: the feed with which they are compared.
+        head: where it ends; None if it does not answer.
         lag: how many of its events each table lacks, if the node's log continues the table.
         troubles: problems, one line each.
         unprocessed: streams that are set aside, with the reasons.
@@ -49,7 +43,8 @@ class Health:
 
     tables: list[TableStatus]
     reading: Reading | None
-    node: Node | None
+    node: Feed | None
+    head: Head | None
     lag: dict[str, int]
     troubles: list[str]
     unprocessed: list[dict[str, Any]]
@@ -73,36 +68,36 @@ def check_health(
     """
     statuses = table_status(tables)
     counts = check_counts(tables, statuses)
-    raw = made_from(tables / RAW)
-    reading = None if raw is None else raw.reading
-    node, troubles = _ask_one(urls, token, reading)
+    raw = find_own_table(tables / RAW)
+    reading = None if raw is None else reading_of(raw)
+    node, head, troubles = _ask_one(urls, token, reading)
     troubles += counts
-    lag, misfits = _lag(statuses, node, raw)
-    troubles += misfits
+    lag: dict[str, int] = {}
+    if node is not None and head is not None:
+        lag, misfits = _lag(statuses, node, head, raw)
+        troubles += misfits
     for name, behind in lag.items():
         if max_lag is not None and behind > max_lag:
             troubles.append(f"{name} is {behind} events behind the node; the limit is {max_lag}")
     if max_age is not None:
         troubles += _wrong_ages(statuses, timedelta(hours=max_age))
-    return Health(statuses, reading, node, lag, troubles, read_unprocessed(tables))
+    return Health(statuses, reading, node, head, lag, troubles, read_unprocessed(tables))
 
 
 def _lag(
-    tables: Sequence[TableStatus], node: Node | None, raw: Origin | None
+    tables: Sequence[TableStatus], node: Feed, head: Head, raw: DeltaTable | None
 ) -> tuple[dict[str, int], list[str]]:
     """Return how many events of a node each table lacks, and which do not fit its log."""
     lag: dict[str, int] = {}
     misfits: dict[str, None] = {}
-    if node is not None and node.feed is not None:
-        feed = Feed(node.url)
-        for table in tables:
-            read, behind = _read_by(table, raw)
-            try:
-                feed.check(read.position, read.epoch, node.feed)
-            except SinkError as error:
-                misfits[str(error)] = None
-            else:
-                lag[table.name] = node.feed.head - read.position + behind
+    for table in tables:
+        read, behind = _read_by(table, raw)
+        try:
+            node.check(read.position, read.epoch, head)
+        except SinkError as error:
+            misfits[str(error)] = None
+        else:
+            lag[table.name] = head.head - read.position + behind
     return lag, [*misfits]
 
 
@@ -157,8 +152,8 @@ def show_health(health: Health, now: datetime) -> None:
     if health.reading is not None and health.reading.epoch not in logs:
         read = health.reading
         echo(f"filled from log {read.epoch} now, which was read up to position {read.position}")
-    if health.node is not None and health.node.feed is not None:
-        echo(f"the node at {health.node.url} is at position {health.node.feed.head}")
+    if health.node is not None and health.head is not None:
+        echo(f"the node at {health.node.url} is at position {health.head.head}")
 
 
 def health_json(health: Health, now: datetime) -> dict[str, Any]:
@@ -176,7 +171,7 @@ def health_json(health: Health, now: datetime) -> dict[str, Any]:
         "reading": health.reading
         and {"log": health.reading.epoch, "position": health.reading.position},
         "node": health.node
-        and {"url": health.node.url, **(asdict(health.node.feed) if health.node.feed else {})},
+        and {"url": health.node.url, **(asdict(health.head) if health.head else {})},
         "troubles": health.troubles,
         "unprocessed": health.unprocessed,
     }
@@ -184,29 +179,30 @@ def health_json(health: Health, now: datetime) -> dict[str, Any]:
 
 def _ask_one(
     urls: Sequence[str], token: str | None, reading: Reading | None
-) -> tuple[Node | None, list[str]]:
+) -> tuple[Feed | None, Head | None, list[str]]:
     """Return the node with the log that is read, or else one that answers, and what is wrong."""
-    answers: list[Node] = []
+    answers: list[tuple[Feed, Head]] = []
     troubles: list[str] = []
     for url in urls:
+        node = Feed(url, patience=0, token=token)
         try:
-            node = Node(url, Feed(url, patience=0, token=token).head())
+            head = node.head()
         except SinkError as error:
             troubles.append(str(error))
             continue
-        if reading is None or (node.feed is not None and node.feed.epoch == reading.epoch):
-            return node, []
-        answers.append(node)
+        if reading is None or head.epoch == reading.epoch:
+            return node, head, []
+        answers.append((node, head))
     if answers:
-        return answers[0], troubles
-    return (Node(urls[0], None) if urls else None), troubles
+        return *answers[0], troubles
+    return (Feed(urls[0]) if urls else None), None, troubles
 
 
-def _read_by(table: TableStatus, raw: Origin | None) -> tuple[Reading, int]:
+def _read_by(table: TableStatus, raw: DeltaTable | None) -> tuple[Reading, int]:
     """Return how far which log was read, and by how many events a table is behind that."""
-    if raw is None or raw.epoch != table.epoch:
+    if raw is None or epoch_of(raw) != table.epoch:
         return Reading(table.epoch, table.position), 0
-    return raw.reading, raw.position - table.position
+    return reading_of(raw), position_of(raw) - table.position
 
 
 def _span(age: timedelta) -> str:

@@ -41,13 +41,13 @@ from spark_sink.source.feed_client import Feed
 from spark_sink.tables import retention
 from spark_sink.tables.catalog import (
     are_without_dags,
-    made_from,
+    find_own_table,
     no_tables,
     open_delta,
     path_of,
     spec_of,
 )
-from spark_sink.tables.delta_log import epoch_of, query
+from spark_sink.tables.delta_log import epoch_of, has_changed_logs, position_of, query
 from spark_sink.tables.location import Location, delete_below, faults_as
 from spark_sink.tables.placement import LeaveOut, forgotten_streams, leave_out_for_good
 from spark_sink.tables.retention import Retention
@@ -107,13 +107,13 @@ def rebuild(
 def _rebuild_one(
     directory: Location, beside: Location, name: str, on_progress: OnProgress
 ) -> dict[str, int]:
-    raw = made_from(directory / RAW)
+    raw = find_own_table(directory / RAW)
     if raw is None:
-        if not any(made_from(directory / derived) for derived in DERIVED):
+        if not any(find_own_table(directory / derived) for derived in DERIVED):
             raise no_tables(directory)
         raise TablesError(f"there is no table raw_events in {directory} to rebuild {name} from")
-    made_from(directory / name)  # reports damage before any work is done
-    new = Tables(beside, raw.epoch, [name], raw=directory)
+    find_own_table(directory / name)  # reports damage before any work is done
+    new = Tables(beside, epoch_of(raw), [name], raw=directory)
     new.derived[name].set_retention(Retention(0.0))
     _derive(new, on_progress)
     _swap(directory, new, name)
@@ -125,21 +125,22 @@ def _rebuild_all(
 ) -> dict[str, int]:
     if feed is None:
         raise SinkError("raw_events is rebuilt from a node's feed: name it with --url")
-    origins = {name: known for name in TABLES if (known := made_from(directory / name)) is not None}
-    if not origins:
+    known = {name: table for name in TABLES if (table := find_own_table(directory / name))}
+    if not known:
         raise no_tables(directory)
-    if RAW in origins and origins[RAW].has_changed_logs:
+    if RAW in known and has_changed_logs(known[RAW]):
         raise SinkError(
             f"raw_events in {directory} was filled from several nodes, and none has the events in "
             "this order: it cannot be rebuilt. Run spark-sink with a new directory instead, and it "
             "reads all events again"
         )
     head = feed.head(patience=0)
-    for known in origins.values():
-        feed.check(known.position, known.epoch, head)
-    derived = [name for name in DERIVED if name in origins]
-    old = origins[RAW].position if RAW in origins else 0
-    raw_first = RAW not in origins or any(origins[name].position > old for name in derived)
+    positions = {name: position_of(table) for name, table in known.items()}
+    for name, position in positions.items():
+        feed.check(position, epoch_of(known[name]), head)
+    derived = [name for name in DERIVED if name in known]
+    old = positions.get(RAW, 0)
+    raw_first = RAW not in known or max(positions.values()) > old
     upto = head.head if raw_first else old
     excluded = are_without_dags(directory)
     new = Tables(beside, head.epoch, derived, forgotten=directory, exclude_dags=excluded)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -75,24 +75,15 @@ def drop_view(directory: Location, name: str) -> None:
     delete_below(directory, f"{VIEWS}/{name}")
 
 
-@dataclass(frozen=True, slots=True)
-class ViewStatus:
-    """A view: how many rows it has, and how many of them have values that do not fit."""
-
-    name: str
-    model: str
-    position: int
-    rows: int
-    misfits: int
-
-
-def list_views(directory: Location) -> list[ViewStatus]:
-    """Return all views among the tables in a directory."""
+def list_views(directory: Location) -> list[dict[str, Any]]:
+    """Return all views among the tables in a directory: `name`, `model` and `position`, how many
+    `rows` each has, and how many of them have values that do not fit, `misfits`."""
     counts = "count(*) AS rows, count(*) FILTER (WHERE array_length(misfits) > 0) AS misfits"
     views = []
     for spec, table in (open_view(directory, name) for name in view_names(directory)):
         (row,) = query(table, f"SELECT {counts} FROM t").to_pylist()
-        views.append(ViewStatus(spec.name, str(spec.model), position_of(table), **row))
+        facts = {"name": spec.name, "model": spec.model, "position": position_of(table)}
+        views.append(facts | row)
     return views
 
 

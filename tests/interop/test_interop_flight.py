@@ -11,7 +11,8 @@ from support import npm_packages, sdk_sample
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
 from spark_sink.serve.database import NAMES
-from spark_sink.serve.flight_server import FlightServer, ServeSettings
+from spark_sink.serve.flight_server import FlightMetrics, FlightServer
+from spark_sink.serve.query_turns import QueryLimits
 from spark_sink.tables.tables import Tables
 
 HERE = Path(__file__).parent
@@ -43,7 +44,8 @@ def test_the_sdk_queries_the_tables_and_follows_a_feed(tmp_path: Path) -> None:
     sink = Sink(Tables(tmp_path, "5f0c8a10-aaaa-bbbb-cccc-000000000019"))
     sink.tables.append(rows.slice(0, EVENTS - 5))
     sink.catch_up()
-    server = FlightServer(ServeSettings(tables=tmp_path, address="127.0.0.1:0"))
+    limits = QueryLimits()
+    server = FlightServer(tmp_path, "127.0.0.1:0", limits, FlightMetrics(limits))
     port = server.url.rpartition(":")[2]
     command = ["node", "flight.mjs", port, str(EVENTS)]
     with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as process:

@@ -22,7 +22,7 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.serve import flight_server
 from spark_sink.serve.database import Database
-from spark_sink.serve.flight_server import FlightMetrics, FlightServer, ServeSettings
+from spark_sink.serve.flight_server import FlightMetrics, FlightServer
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers
 from spark_sink.tables.delta_log import query
 from spark_sink.tables.location import Location
@@ -78,13 +78,12 @@ def served(
     **settings: Any,
 ) -> Iterator[str]:
     """Serve tables during the block; yields the URL."""
-    chosen = ServeSettings(
-        tables=directory,
-        **{"address": "127.0.0.1:0", "limits": limits or QueryLimits(), **settings},
-    )
+    limits = limits or QueryLimits()
+    address = settings.pop("address", "127.0.0.1:0")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flight_server, "QueryWorkers", workers)
-        server = FlightServer(chosen, metrics)
+        measured = metrics or FlightMetrics(limits)
+        server = FlightServer(directory, address, limits, measured, **settings)
     try:
         yield server.url
     finally:

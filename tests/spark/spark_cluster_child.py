@@ -43,6 +43,6 @@ def fatal(function: Callable[..., Any], mark: Path) -> Callable[..., Any]:
 if __name__ == "__main__":
     marks = Path(sys.argv.pop(1))
     derivation._SHORT_POSITIONS = 0
-    pipeline.stage_range = fatal(pipeline.stage_range, marks / "fetch")
+    pipeline.stage_ranges = fatal(pipeline.stage_ranges, marks / "fetch")
     derivation.compute_partition = fatal(derivation.compute_partition, marks / "compute")
     main(prog_name="spark-sink")

@@ -16,7 +16,7 @@ from typing import Any
 from spark_sink.cli import main
 from spark_sink.derive import derivation
 from spark_sink.derive.derivation import compute_partition
-from spark_sink.derive.workers import stage_range
+from spark_sink.derive.workers import stage_ranges
 from spark_sink.run import pipeline
 from spark_sink.tables import retention
 
@@ -53,5 +53,5 @@ if __name__ == "__main__":
     if trap != "none":
         directory.mkdir(exist_ok=True)
         vars(derivation)["compute_partition"] = trapped(compute_partition, trap, directory)
-        vars(pipeline)["stage_range"] = trapped(stage_range, trap, directory)
+        vars(pipeline)["stage_ranges"] = trapped(stage_ranges, trap, directory)
     main(["run", *sys.argv[3:]])

@@ -105,7 +105,7 @@ class Killed(Kafka):
             producer.flush(10)
             os.kill(os.getpid(), 9)
 told = {"on_taken": print, "on_unreachable": print}
-follow(Path(sys.argv[1]), ["raw_events"], Killed(sys.argv[2], "two", {}), every=None, **told)
+follow(Path(sys.argv[1]), ["raw_events"], Killed(sys.argv[2], "two", {}).take, every=None, **told)
 """
 
 

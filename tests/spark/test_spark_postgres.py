@@ -191,7 +191,7 @@ postgres._Copy.write = lambda self, rows: counted(self, rows, then=write)
 postgres._Copy.end = lambda self: counted(self, then=end)
 target = postgres.Postgres(sys.argv[2], "ceramic")
 nothing = lambda *_: None
-follow(Path(sys.argv[1]), (), target, every=None, on_taken=nothing, on_unreachable=nothing)
+follow(Path(sys.argv[1]), (), target.take, every=None, on_taken=nothing, on_unreachable=nothing)
 """
 
 

@@ -355,8 +355,8 @@ def test_rows_are_placed_one_behind_the_other(wanted, base, data):
     assert placement.read_position_at(base + done) == left[0] - 1
     covered = {p for after, upto in placement.ranges(3) for p in range(after + 1, upto + 1)}
     assert wanted <= covered
-    pieces = _pieces(placement.ranges(3), 4)
-    assert covered == {p for piece in pieces for a, u in piece for p in range(a + 1, u + 1)}
+    parts = [part for piece in _pieces(placement.ranges(3), "log-0", 4) for part in piece]
+    assert covered == {p for part in parts for p in range(part.after + 1, part.upto + 1)}
 
 
 def test_behind_a_table_of_the_same_log_rows_keep_their_order() -> None:
