@@ -147,7 +147,7 @@ async def test_a_peer_with_more_junk_than_a_session_may_hold_is_not_banned(tmp_p
 
 
 async def test_remembered_keys_are_bounded_and_forgotten(mock_clock):
-    keys = [b"%d" % n for n in range(MAX_UNWANTED_REMEMBERED + 1)]
+    keys = [b"%06d" % n for n in range(MAX_UNWANTED_REMEMBERED + 1)]
     memory = PeerMemory()
     memory.note_unwanted("a", keys[:10])
     memory.note_unwanted("b", keys[:5])
