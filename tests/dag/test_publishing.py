@@ -16,7 +16,7 @@ from support import vectors
 
 from recon_node.ceramic.auth.did import controller_of, ed25519_did
 from recon_node.dag.protocol import publishing
-from recon_node.dag.protocol.dag_operations import Publish
+from recon_node.dag.protocol.dag_operations import Append, Publish, ReplicaError
 from recon_node.dag.protocol.publishing import (
     PublishOrder,
     check_publish,
@@ -141,6 +141,11 @@ def test_the_illustrations_of_the_protocol(picture: dict, monkeypatch: pytest.Mo
         names[replica.cid] = name
     monkeypatch.setattr(CID, "__str__", lambda cid: names[cid])
     assert [names[cid] for cid in _order(replicas.values()).statements] == picture["order"]
+
+
+def test_only_a_publish_says_what_an_identifier_resolves_to() -> None:
+    with pytest.raises(ReplicaError, match="is not a publish"):
+        statement_of(Replica(None, Append(())))
 
 
 OWN = UcanCapability(ed25519_did(ID), "dag/PUBLISH")

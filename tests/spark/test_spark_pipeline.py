@@ -210,7 +210,8 @@ class NotingWorkers(SparkWorkers):
     ranges: tuple[RangePartition, ...] = ()
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
-        self.ranges += tuple(item for item in items if isinstance(item, RangePartition))
+        parts = [part for item in items if isinstance(item, list) for part in item]
+        self.ranges += tuple(part for part in parts if isinstance(part, RangePartition))
         return super().map(function, items)
 
 
