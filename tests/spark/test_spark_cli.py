@@ -174,12 +174,13 @@ def test_a_stop_while_there_is_nothing_to_finish(tmp_path: Path) -> None:
 
 
 TWO_SIGNALS = """
+import os
 import signal
 from spark_sink.cli import commands
 
 class Busy:
     def stop(self):
-        print("told to stop", flush=True)
+        os.write(1, b"told to stop\\n")  # print must not be interrupted by another print
         return True  # a batch is under way
 
     def clean(self):
@@ -189,7 +190,7 @@ class Busy:
         pass
 
 commands._stop_on_signals(Busy())
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 while True:
     signal.pause()
 """

@@ -78,7 +78,7 @@ def test_it_says_that_there_are_no_tables_yet(tmp_path: Path) -> None:
         events = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.stdout.close()
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(60) in (0, 1)  # 1: the signal came while the line was being printed
     assert [event["event"] for event in events] == ["serving", "no_tables"]
     assert events[1]["level"] == "warning"
     assert events[1]["reason"] == f"there are no tables in {tmp_path}: spark-sink run creates them"
