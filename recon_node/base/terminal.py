@@ -79,14 +79,14 @@ def output_written() -> Iterator[None]:
     except OSError as error:
         if error.errno not in (*_IS_CLOSED, *_IS_FULL) or error.filename is not None:
             raise
-        _discard_output()
+        discard_output()
         if error.errno in _IS_FULL:
             echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
         sys.exit(1)
 
 
-def _discard_output() -> None:
-    """Discard what the interpreter would still write when it exits."""
+def discard_output() -> None:
+    """Discard what is printed from here on, and what would still be written at the exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

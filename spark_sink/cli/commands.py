@@ -346,10 +346,7 @@ def run(
 
 
 def _stop_quietly(runner: "Runner", *, at_once: bool) -> None:
-    """Print nothing more, and stop: after the current batch if there is one, or `at_once`."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
-    os.close(devnull)
+    """Stop: after the current batch if there is one, or `at_once`."""
     if not runner.stop() or at_once:
         runner.clean()
         os._exit(1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from recon_node.base.terminal import echo
+from recon_node.base.terminal import discard_output, echo
 from spark_sink.query.show import show, to_json
 
 
@@ -49,6 +49,7 @@ class EventPrinter:
             self._show(event, facts)
         except BrokenPipeError:
             self.is_closed = True
+            discard_output()  # else its text, which is in the buffer still, would fail the exit
             self._on_closed()
 
 
