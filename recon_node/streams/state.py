@@ -226,6 +226,7 @@ class StreamStates:
         self._size = sum(signed)
         self._size += 0 if summary is None else summary.size
         self._compiled = set() if summary is None else set(summary.compiled)
+        self._paying = _Paying.of(self._size)
         self._unpaid = 0
         self._spent = 0
         self._written = 0
@@ -282,35 +283,28 @@ class StreamStates:
             self._kept_weight += state.data.weight
             self._kept[state.event_cid] = state
 
-    def branch(self, cid: CID) -> Iterator[EventState]:
-        """Yield the states along the branch that leads to the event `cid`, the init event first.
-
-        Raises:
-            StreamShapeError: there is no such event.
-        """
-        if cid not in self._events:
-            yield self._state_before(cid)
-            return
-        paying = _Paying.of(self._size)
-        branch = [self._events[cid]]
-        while branch[-1].prevs and branch[-1].prevs[0] in self._events:
-            branch.append(self._events[branch[-1].prevs[0]])
-        state = self._state_before(branch[-1].prevs[0]) if branch[-1].prevs else None
-        for event in reversed(branch):
-            state = self._apply(event, self._heights[event.cid], state, paying)
-            yield state
-
     def at(self, cid: CID) -> EventState:
-        """Return the state after the event `cid`: kept by `all`, or computed along its branch.
+        """Return the state after the event `cid`: kept, or computed along its branch.
+
+        All branches that are computed pay from one allowance, like all events in `all`.
 
         Raises:
             StreamShapeError: there is no such event.
         """
         if self._summary is not None:
             _ = self.rejected  # computes the few later events once
-        if cid not in self._kept:
-            self._kept[cid] = deque(self.branch(cid), maxlen=1).pop()
-        return self._kept[cid]
+        branch: list[CID] = []
+        start: CID | None = cid
+        while start in self._events and start not in self._kept:
+            branch.append(start)
+            start = next(iter(self._events[start].prevs), None)
+        state = self._kept.get(start) or self._state_before(start) if start else None
+        for above in reversed(branch):
+            event, height = self._events[above], self._heights[above]
+            state = self._apply(event, height, state, self._paying)
+        assert state is not None
+        self._kept[cid] = state
+        return state
 
     def with_event(self, event: Event, definitions: Definitions | None) -> StreamStates:
         """Return the states of the stream with one more event, by these definitions.

@@ -167,6 +167,22 @@ def test_the_content_after_each_signed_event_is_paid_for(monkeypatch: pytest.Mon
     assert not StreamStates([*events, *anchors]).rejected
 
 
+def test_all_branches_pay_from_one_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once had one of its own: a merge of 256 branches took 256 times what a stream may."""
+    left = stream({"a": "x" * 100_000}, [[add("/left", n)] for n in range(4)])
+    right = [left[0]]
+    for n in range(4):
+        right.append(data_event(KEY, left[0], [right[-1].cid], [add("/right", n)]))
+    walk = StreamStates([*left, *right[1:]])
+    own = json_values.STREAM_STEPS_PER_BYTE * walk._size
+    monkeypatch.setattr(json_values, "ROW_BYTES", 810_000 - own)
+    walk = StreamStates([*left, *right[1:]])
+    assert [walk.at(event.cid).height for event in left] == [0, 1, 2, 3, 4]
+    assert walk.at(right[3].cid).height == 3
+    with pytest.raises(BudgetError, match="takes more than 810,000 bytes"):
+        walk.at(right[4].cid)
+
+
 def test_schemas_that_a_document_names_are_paid_for() -> None:
     """Each version of a model is compiled for a document that names it."""
     large = definition({"properties": {"a": {"enum": ["x" * 50 + str(n) for n in range(1500)]}}})

@@ -153,7 +153,7 @@ def test_branches_do_not_know_of_each_other_and_a_merge_builds_on_its_first_prev
     assert [state.height for state in both] == [0, 1, 1, 2]
     assert at_tip([init, left, right, merge]).data == both[-1].data
     with pytest.raises(StreamShapeError, match="there is no event"):
-        list(StreamStates([init, left]).branch(right.cid))
+        StreamStates([init, left]).at(right.cid)
 
 
 POISON = [
