@@ -65,7 +65,7 @@ _CHUNK_BYTES: Final = 16 * 1024 * 1024
 """About how many bytes of these files are in memory at once."""
 _MOST_ROW_BYTES: Final = 512 * 1024 * 1024
 _FOOTER_BYTES: Final = 64 * 1024
-"""Bytes at the end of a leaf in which its footer is."""
+"""Bytes at the end of a leaf in which its footer is, nearly always."""
 _SUFFIX: Final = ".leaf.parquet"
 """How the names of leaves end, and those of other files do not."""
 _KEY: Final = "stream_cid"
@@ -152,6 +152,9 @@ class Leaves:
         with faults_as(cannot_read):
             if path.endswith(_SUFFIX):
                 end = read_object(self._path, path, max(0, size - _FOOTER_BYTES), size)
+                footer = int.from_bytes(end[-8:-4], "little") + 8  # its length, and a sign
+                if footer > end.size:
+                    end = read_object(self._path, path, max(0, size - footer), size)
                 metadata = pq.read_metadata(pa.BufferReader(end))
             else:
                 metadata = pq.read_metadata(path, filesystem=file_system(self._path))

@@ -85,6 +85,7 @@ def test_a_table_is_what_was_put_into_it_and_so_is_its_change_feed(steps):
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(leaves, "_LEAF_BYTES", 2_000)
         patch.setattr(leaves, "_CHUNK_BYTES", 20_000)
+        patch.setattr(leaves, "_FOOTER_BYTES", 16)  # less than a footer has, as of many columns
         patch.setattr(retention, "_COMMITS_PER_TIDY", 1)
         patch.setattr("spark_sink.tables.sink_table._COMMITS_PER_CHECKPOINT", 3)
         path = Path(name) / SPEC.name
