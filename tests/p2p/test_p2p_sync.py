@@ -236,6 +236,16 @@ async def test_a_long_visit_is_not_cut_short_nor_is_a_connection_that_was_asked_
     assert host.near == ["named"]
 
 
+async def test_a_request_while_a_visit_ends_is_not_lost(nursery, autojump_clock):
+    host, sessions, syncer = await visiting(nursery, 1, frozenset(), seconds=0.5)
+    sessions.seconds_of_peers = 1  # for which our sync waits, and then the end of the visit
+    await trio.sleep(2.5)
+    assert (host.near, len(sessions.asked)) == (["peer0"], len(OURS))
+    syncer.request("peer0")
+    await trio.sleep(2.5)
+    assert (host.near, len(sessions.asked)) == (["peer0"], 2 * len(OURS))
+
+
 async def test_a_damaged_event_comes_again_from_a_peer(tmp_path, sdk_cars):
     cars = sdk_cars[:40]
     # No sync comes from time to time: the damage alone is the reason for one.

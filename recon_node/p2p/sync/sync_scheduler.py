@@ -276,8 +276,9 @@ class SyncScheduler:
                         due = self._due.pop(lane)
                         async with self._giving_way(lane) if lane.news else nullcontext():
                             went_well = await self._try_to_sync(peer_id, due)
-            if peer_id in self._visits and not lane.news:
-                await self._end_visit(peer_id, began)
+                is_over = not went_well or lane not in self._due
+                if is_over and peer_id in self._visits and not lane.news:
+                    await self._end_visit(peer_id, began)
         finally:
             if not lane.news:
                 self._visits.discard(peer_id)
@@ -295,8 +296,9 @@ class SyncScheduler:
         """Let go of a peer that is not needed, unless both sides would miss it by now."""
         with trio.move_on_after(VISIT):
             await self._reconciler.slots.wait_until_unused(peer_id)
-        is_short = trio.current_time() - began < VISIT
-        if is_short and self._reconciler.can_sync_with(peer_id) and not self._is_needed(peer_id):
+        if trio.current_time() - began >= VISIT or _Lane(peer_id) in self._due:
+            return
+        if self._reconciler.can_sync_with(peer_id) and not self._is_needed(peer_id):
             await self._host.disconnect(peer_id)
 
     @asynccontextmanager
