@@ -6,7 +6,8 @@ In reading order:
     config             `config` and `id`, and the settings as flags of commands
     run                `run`: a node
     testnet_commands   `testnet`: several nodes
-    peers              `peers` and `status`
+    peers              `peers`
+    status             `status`
     interest_commands  `interests`
     streams/           `stream`, `model`, `tangle`, `events`, `feed` and `key`
     dag/               `dag`
@@ -58,7 +59,7 @@ _COMMANDS: Final = {
     "restore": ("backup_commands", "Restore a node from a backup."),
     "run": ("run", "Run a node until SIGTERM, SIGHUP or Ctrl-C."),
     "snapshot": ("snapshot", "Make snapshots in object stores, and sync from them."),
-    "status": ("peers", "Show what a node holds, and its latest syncs."),
+    "status": ("status", "Show what a node holds, and its latest syncs."),
     "store": ("store_commands", "Maintain the event log of a node: check, export, import."),
     "stream": ("streams.stream_commands", "List, draw, create, change and merge streams."),
     "tangle": ("streams.tangle_commands", "Threads of many authors: draw them, and reply."),

@@ -54,7 +54,7 @@ def test_a_mistake_of_a_command_is_not_one_of_the_node(monkeypatch: pytest.Monke
         raise KeyError(unix_time)
 
     monkeypatch.setattr(Connection, "exchange", exchange)
-    monkeypatch.setattr("recon_node.cli.peers._ago", mistaken)
+    monkeypatch.setattr("recon_node.cli.peers.ago", mistaken)
     result = CliRunner().invoke(main, ["peers", "--url", "http://node"])
     assert isinstance(result.exception, KeyError)
 
