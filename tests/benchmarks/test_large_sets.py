@@ -21,3 +21,16 @@ def test_made_up_keys_are_saved_and_loaded_as_a_nodes(tmp_path, monkeypatch):
     assert store.summarize() == KeyStore(keys).summarize()
     added = MadeUpKeys(1_050).key(2**63, random.Random(1))
     assert WHOLE.covers(EventId(added))
+
+
+def test_calls_sums_and_a_session_are_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(saved_keys, "FEWEST", 1)
+    data_dir = tmp_path / "node"
+    large_sets.make(data_dir, 1_050)
+    store = large_sets.load(data_dir)
+    row = large_sets.measure_calls(store)
+    assert len(store) == 1_050
+    row |= large_sets.measure_sums_and_session(store, data_dir)
+    assert len(store) == 1_051, "the session brought the one that the other store has more"
+    assert row["rounds"] <= 3
+    assert min(row.values()) >= 0
