@@ -38,12 +38,15 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct, ValidationError, convert
@@ -337,6 +340,8 @@ MAX_ROWS: Final = 500_000
 """Positions of a page."""
 MAX_PAGE: Final = 64 * 1024 * 1024
 """Bytes of a page."""
+_MAX_UNFOLDED: Final = 1024 * 1024 * 1024
+"""Bytes of memory that reading a page may take; those of an honest one take a third."""
 Row = tuple[int, bytes, int | None, str | None, int | None, str | None]
 """Position, EventId, time, chain, time of delivery, fault."""
 
@@ -414,21 +419,34 @@ def read_page(objects: Objects, page: SnapshotPage) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    name = page_name(page.cid)
-    if page.size > MAX_PAGE:
-        limit = f"{page.size:,} bytes; {MAX_PAGE:,} is the limit"
-        raise PageError(f"{name} in {objects.url} has {limit}")
-    data = objects.get_range(name, 0, page.size)
+    name = f"{page_name(page.cid)} in {objects.url}"
+    if page.size > MAX_PAGE or page.positions > MAX_ROWS:
+        found = f"{page.size:,} bytes and {page.positions:,} positions"
+        raise PageError(f"{name} has {found}; {MAX_PAGE:,} and {MAX_ROWS:,} are the limits")
+    data = objects.get_range(page_name(page.cid), 0, page.size)
     if not page.cid.matches(data):
-        raise PageError(f"{name} in {objects.url} does not match its CID")
+        raise PageError(f"{name} does not match its CID")
     try:
-        table = None
-        if pq.read_metadata(io.BytesIO(data)).num_rows == page.positions:
-            table = pq.read_table(io.BytesIO(data), schema=_schema())
-    except (pa.ArrowInvalid, OSError) as error:
-        raise PageError(f"{name} in {objects.url} is not a page: {error}") from None
+        with _bounded_memory():
+            table = pq.read_table(io.BytesIO(data), schema=_schema(), use_threads=False)
+            positions = set(table["position"].to_pylist())
+    except (pa.ArrowException, UnicodeDecodeError, OSError, MemoryError) as error:
+        raise PageError(f"{name} is not a page: {error}") from None
     first, upto = page.after + 1, page.upto
-    found = None if table is None else sorted(table["position"].to_pylist())
-    if found is None or len(found) != page.positions or found != [*range(first, upto + 1)]:
-        raise PageError(f"{name} in {objects.url} does not have the positions {first} to {upto}")
+    if len(table) != page.positions or positions != {*range(first, upto + 1)}:
+        raise PageError(f"{name} does not have the positions {first} to {upto}")
     return table
+
+
+@contextmanager
+def _bounded_memory() -> Iterator[None]:
+    """Limit what the process takes meanwhile: a few kilobytes of a page may stand for terabytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    pages = int(Path("/proc/self/statm").read_text().split()[5])  # of data and stacks
+    most = pages * resource.getpagesize() + _MAX_UNFOLDED
+    unlimited = soft == resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_DATA, (most if unlimited else min(most, soft), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

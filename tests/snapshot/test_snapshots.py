@@ -2,12 +2,14 @@
 
 import io
 import random
+import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import trio
@@ -16,11 +18,12 @@ from snapshot_support import KEY, NETWORK, PACK, QUICK, create, events, make_log
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import CID
 from recon_node.ipld.cid import RAW
+from recon_node.snapshot import root as root_module
 from recon_node.snapshot.creating import DamagedBaseError, create_snapshot
 from recon_node.snapshot.event_source import StoreSource
 from recon_node.snapshot.objects import Objects, SnapshotError
 from recon_node.snapshot.packs import pack_name
-from recon_node.snapshot.root import PageError, page_name, read_page
+from recon_node.snapshot.root import PageError, SnapshotPage, page_name, read_page
 from recon_node.snapshot.snapshot_reader import SnapshotReader, read_root
 from recon_node.snapshot.syncing import Synced, sync_snapshot
 from recon_node.snapshot.upkeep import collect, list_roots, verify_snapshot
@@ -246,6 +249,33 @@ def test_pages_have_the_positions_that_the_snapshot_names(log: Path) -> None:
             read_page(objects, other)
     with pytest.raises(PageError, match="does not have the positions 2 to"):
         read_page(objects, page._replace(after=1, upto=page.upto + 1))
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "reason"),
+    [
+        ("fault", pa.DictionaryArray.from_arrays([0] * 400, ["x" * 500_000]), "alloc of size"),
+        ("position", pa.nulls(400, pa.int64()), "does not have the positions 1 to 400"),
+        ("time", pa.nulls(400, pa.list_(pa.int64())), "Unsupported cast"),
+    ],
+)
+def test_a_page_is_what_a_node_writes(column, values, reason, monkeypatch) -> None:
+    """The first is 5 kB, and 200 MB in memory: one of 64 MB could be terabytes."""
+    monkeypatch.setattr(root_module, "_MAX_UNFOLDED", 100_000_000)
+    names = {"position": pa.array(range(1, 401)), "event_id": pa.array([b"id"] * 400)}
+    out = io.BytesIO()
+    pq.write_table(pa.table({**names, column: values}), out, compression="zstd", store_schema=False)
+    page = SnapshotPage(CID.of(RAW, out.getvalue()), len(out.getvalue()), 0, 400)
+    objects = memory()
+    objects.put(page_name(page.cid), out.getvalue())
+    before, pool = resource.getrlimit(resource.RLIMIT_DATA), pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())  # another one may have a gigabyte in store
+    try:
+        with pytest.raises(PageError, match=reason):
+            read_page(objects, page)
+    finally:
+        pa.set_memory_pool(pool)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 def test_pages_of_earlier_versions_lack_columns(log: Path) -> None:
