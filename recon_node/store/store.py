@@ -51,7 +51,6 @@ from recon_node.store.values import (
     FeedTime,
     Interest,
     StoreSettings,
-    StoreStats,
     Submission,
     Verdict,
 )
@@ -93,7 +92,10 @@ class Store:
         proof_arrivals: how many came to await one since the store was opened.
         inits_upto: for each sort key that somebody follows, a position beyond which the feed has
             no init event with it.
-        totals: what was done since the store was opened, by verdict and more.
+        totals: events by verdict since the store was opened; "late refused" waited, and turned out
+            wrong when their history came; "policy refused" are those of the refused that the write
+            policy refused.
+        batch_durations: time from a batch's verification to the end of its transaction.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class Store:
         self.proof_arrivals = 0
         self.inits_upto: dict[str, int] = {}
         self.totals = dict.fromkeys(
-            ("new", "known", "refused", "late refused", "policy refused", "batches"), 0
+            ("new", "known", "refused", "late refused", "policy refused"), 0
         )
         self._refused = Latest[bytes, EventId](log.settings.max_refused)
         self._refused.update((id_of(event_id), event_id) for event_id in refused)
@@ -147,25 +149,13 @@ class Store:
             log.settings, self._writer, lambda: self.wanted.ranges, self.policy, self.damage
         )
         self.native_core = self._intake.native_core
+        self.batch_durations = self._intake.durations
 
     @property
-    def stats(self) -> StoreStats:
-        """What the store holds now, and what it did since it was opened."""
+    def pending(self) -> int:
+        """How many events lack the lookup of an anchor: time events, and what builds on them."""
         held = len(self.keys) + self.damage.missing_keys + self.withheld
-        return StoreStats(
-            events=len(self.keys),
-            delivered=self.head,
-            waiting=self.waiting,
-            pending=held - self.head - self.waiting,
-            pending_proofs=self.proofs_pending,
-            admitted_total=self.totals["new"],
-            known_total=self.totals["known"],
-            refused_total=self.totals["refused"],
-            late_refused_total=self.totals["late refused"],
-            policy_refused_total=self.totals["policy refused"],
-            batches_total=self.totals["batches"],
-            batch_durations=self._intake.durations,
-        )
+        return held - self.head - self.waiting
 
     @property
     def wants_keys_first(self) -> bool:
@@ -415,7 +405,6 @@ class Store:
             if verdict.cause == "waiting" and verdict.event_id is not None:
                 self._without_room[verdict.event_id] = None
         self.totals["late refused"] += len(committed.removed)
-        self.totals["batches"] += 1
         self.waiting = committed.marks.waiting
         self.proofs_pending += committed.proofs_added - committed.proofs_done
         if committed.proofs_added:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -11,7 +11,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_dataclass
 
 from recon_node.base.setting_types import SETTINGS, Bytes, Setting
-from recon_node.base.timing import Durations
 from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventKind, Shard, StreamId, TimeProof
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
@@ -289,30 +288,3 @@ class StoreSettings:
     def verifier_processes(self) -> int:
         """`verifiers` as a number."""
         return usable_cores() if self.verifiers == "auto" else self.verifiers
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """What the store holds, and what it did since it was opened."""
-
-    events: int
-    """Keys held."""
-    delivered: int
-    """The feed's head."""
-    waiting: int
-    """Events of which a prev or the init event is not here, or waits itself; and those withheld."""
-    pending: int
-    """Time events whose anchor was not looked up, and events that build on them."""
-    pending_proofs: int
-    """Distinct proofs of those time events: lookups that are to be made."""
-    admitted_total: int
-    known_total: int
-    refused_total: int
-    late_refused_total: int
-    """Waiting events that turned out wrong when their history came."""
-    policy_refused_total: int
-    """Those of the refused events that the write policy refused."""
-    batches_total: int
-    batch_durations: Mapping[BatchOutcome, Durations]
-    """Time from a batch's verification to the end of its transaction. Failed: the disk did not take
-    it."""

@@ -97,10 +97,10 @@ async def test_an_anchored_event_is_delivered_and_never_looked_up_again(
     chain.mine(document.proof, TIME)
     async with open_store(tmp_path, NETWORK) as store:
         await add(store, document)
-        assert (store.head, store.stats.pending, store.stats.pending_proofs) == (2, 2, 1)
+        assert (store.head, store.pending, store.proofs_pending) == (2, 2, 1)
         async with following(store, url) as anchors:
             await until(lambda: anchors[0].lookups["anchored"] == 1)
-        assert (store.head, store.stats.pending, store.stats.pending_proofs) == (4, 0, 0)
+        assert (store.head, store.pending, store.proofs_pending) == (4, 0, 0)
         rows = await feed_of(store)
         assert [row.event_cid for row in rows] == [event.cid for event in document.events]
         assert [row.block_time for row in rows] == [None, None, TIME, None]
@@ -160,8 +160,8 @@ async def test_a_transaction_of_something_else_refuses_what_builds_on_it(clock, 
     assert set(await cids_of(store)) == {
         event.cid for event in [bad.init, bad.change, *good.events]
     }
-    assert (len(store.keys), store.stats.pending, store.waiting) == (6, 0, 0)
-    assert store.stats.late_refused_total == 2
+    assert (len(store.keys), store.pending, store.waiting) == (6, 0, 0)
+    assert store.totals["late refused"] == 2
     assert await store.reader.car(bad.anchor.cid) is None
     verdicts = await store.admit_local([bad.anchor.car, bad.after.car])
     assert [verdict.status for verdict in verdicts] == ["refused", "refused"]
@@ -230,7 +230,7 @@ async def test_what_the_chain_does_not_know_is_looked_up_ever_more_rarely(
             await until(lambda: anchors[0].lookups["unknown"] == 4)
     async with open_store(tmp_path, NETWORK) as store, following(store, url) as anchors:
         await until(lambda: anchors[0].lookups["unknown"] == 9, limit=1_000_000)
-        assert (store.head, store.stats.pending, store.stats.pending_proofs) == (2, 2, 1)
+        assert (store.head, store.pending, store.proofs_pending) == (2, 2, 1)
         chain.mine(document.proof, TIME)
         await store.wait_for_feed(3)
         assert await cids_of(store) == [event.cid for event in document.events]
@@ -268,7 +268,7 @@ async def test_a_provider_that_comes_back_is_noticed(clock, chain, url, store):
     async with following(store, url):
         await trio.sleep(600)
         assert len(chain.asked) < 100
-        assert (store.head, store.stats.pending_proofs) == (10, 5)
+        assert (store.head, store.proofs_pending) == (10, 5)
         chain.fault_for = lambda method, param: None
         assert await until(lambda: store.head == 20) < 500
 
@@ -282,7 +282,7 @@ async def test_one_question_that_gets_errors_does_not_hold_up_the_others(clock, 
     await add(store, *documents)
     async with following(store, url):
         await until(lambda: store.head == 30, 120)
-        assert store.stats.pending_proofs == 1
+        assert store.proofs_pending == 1
         chain.fault_for = lambda method, param: None
         await until(lambda: store.head == 32, 1_000)
 
@@ -294,11 +294,11 @@ async def test_without_a_provider_time_events_stay_pending(clock, chain, url, st
     await add(store, known, other, odd)
     async with following(store):
         await trio.sleep(10_000)
-        assert (store.head, store.stats.pending_proofs) == (6, 3)
+        assert (store.head, store.proofs_pending) == (6, 3)
     async with following(store, url):
         await until(lambda: store.head == 8)
         await trio.sleep(10_000)
-        assert (store.head, store.stats.pending_proofs) == (8, 2)
+        assert (store.head, store.proofs_pending) == (8, 2)
     assert chain.count("eth_getTransactionByHash") == 1
 
 
@@ -361,5 +361,5 @@ async def test_a_flood_of_made_up_proofs_costs_what_the_rate_allows(clock, chain
         assert lookups["unknown"] <= 60 + 32
         assert len(chain.asked) <= RATE * (chain.times[-1] - chain.times[0]) + 2
         await trio.sleep(3_600)
-    assert store.stats.pending_proofs == 60
+    assert store.proofs_pending == 60
     assert lookups["unknown"] <= 60 * 6

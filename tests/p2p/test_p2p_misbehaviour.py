@@ -256,6 +256,6 @@ async def test_a_peer_is_not_blamed_for_events_that_there_is_no_room_for(
         victim = Node(store, p2p)
         await sync_with(victim, lister)
         assert lister.asked
-        assert store.stats.refused_total == len(lister.asked)
+        assert store.totals["refused"] == len(lister.asked)
         assert len(store.keys) == p2p.counters.events_refused == p2p.counters.events_missing == 0
         assert victim.failures(lister.host.peer_id) == 0

@@ -83,11 +83,11 @@ class Oracle:
         held, checked = self.seen - self.wrong(), self.whole(())
         assert {EventId(key).event_cid for key in store.keys} == held
         assert store.waiting == len(held - checked)
-        assert store.stats.pending == len(checked) - len(rows)
+        assert store.pending == len(checked) - len(rows)
         unsaid = {self.world.events[cid].payload["proof"] for cid in checked & self.anchors()}
         pending = await store.reader.pending_proofs(1_000)
         assert {proof.cid for proof in pending} == unsaid
-        assert store.stats.pending_proofs == len(unsaid)
+        assert store.proofs_pending == len(unsaid)
         assert [proof.due for proof in pending] == sorted(proof.due for proof in pending)
 
     async def check_ring(self, store: Store) -> None:
@@ -186,7 +186,7 @@ async def test_a_verdict_stands_whatever_is_said_later(tmp_path: Path) -> None:
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_local([init.car, first.car, second.car])
         await store.settle_proofs([(init.cid, TIME)])  # no proof of ours
-        assert (store.head, store.stats.pending_proofs) == (1, 2)
+        assert (store.head, store.proofs_pending) == (1, 2)
         await store.settle_proofs([(proofs[0], TIME), (proofs[1], WRONG)])
         await store.settle_proofs([(proofs[0], WRONG), (proofs[1], TIME)])
         await store.postpone_proofs([(proofs[0], 5.0), (proofs[1], 5.0)])
@@ -201,7 +201,7 @@ async def test_a_verdict_stands_whatever_is_said_later(tmp_path: Path) -> None:
         await store.admit_local([same.car])
         await store.settle_proofs([(same.payload["proof"], TIME + 7)])
         assert [row.block_time for row in await feed_of(store)] == [None, TIME, TIME + 7]
-        assert store.stats.pending_proofs == 0
+        assert store.proofs_pending == 0
 
 
 async def test_proofs_stand_in_line_by_the_time_at_which_they_are_due(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ async def test_proofs_stand_in_line_by_the_time_at_which_they_are_due(tmp_path: 
         assert [proof.cid for proof in await store.reader.pending_proofs(2)] == proofs[:2]
         await store.postpone_proofs([(proofs[0], started + 900)])
     async with open_store(tmp_path, NETWORK) as store:
-        assert (store.proof_arrivals, store.stats.pending_proofs) == (0, 3)
+        assert (store.proof_arrivals, store.proofs_pending) == (0, 3)
         of_one = await store.reader.pending_proofs(10, "eip155:1")
         assert [(proof.cid, proof.tries) for proof in of_one] == [(proofs[2], 0), (proofs[0], 1)]
         assert of_one[1].due == started + 900

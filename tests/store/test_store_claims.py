@@ -83,7 +83,7 @@ async def test_a_wrong_height_is_refused_late_and_the_right_claim_is_delivered(t
         assert (wrong in store.keys, store.waiting) == (True, 2)
         await store.admit_remote([world.offer(first)])
         await check_delivered(store, world)
-        assert (store.is_ruled_out(wrong), store.stats.late_refused_total) == (True, 1)
+        assert (store.is_ruled_out(wrong), store.totals["late refused"]) == (True, 1)
     async with open_store(tmp_path, NETWORK) as store:
         await check_delivered(store, world)
         assert store.is_ruled_out(wrong)

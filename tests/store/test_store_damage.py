@@ -78,7 +78,7 @@ async def test_a_damaged_event_is_not_served_until_it_comes_again(tmp_path: Path
         await store.admit_local(cars)
         before = await feed_of(store)
         row = before[10]
-        hash_before, stats = store.keys.summarize(), store.stats
+        hash_before, pending = store.keys.summarize(), store.pending
         flip(tmp_path, world.events[row.event_cid])
 
         for read in reads_of(store, row.event_cid, row.stream_cid):
@@ -91,7 +91,7 @@ async def test_a_damaged_event_is_not_served_until_it_comes_again(tmp_path: Path
         ]
         assert (store.damage.count, store.damage.mended_total) == (1, 0)
         assert row.event_id not in store.keys, "Recon fetches what is not here"
-        assert store.stats.pending == stats.pending
+        assert store.pending == pending
 
         if how == "peer":
             [verdict] = await store.admit_remote([(row.event_id, row.car)])
@@ -102,7 +102,7 @@ async def test_a_damaged_event_is_not_served_until_it_comes_again(tmp_path: Path
         for read in reads_of(store, row.event_cid, row.stream_cid):
             await read()
         assert (store.damage.count, store.damage.mended_total) == (0, 1)
-        assert (store.keys.summarize(), store.stats.pending) == (hash_before, stats.pending)
+        assert (store.keys.summarize(), store.pending) == (hash_before, pending)
     assert check_log(tmp_path).clean
 
 

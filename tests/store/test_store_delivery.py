@@ -44,7 +44,7 @@ async def test_any_order_of_arrival_delivers_what_is_whole(seed: int, time_event
                 assert [v.position for v in verdicts] == [positions.get(e) for e, _ in batch]
                 assert store.head == len(rows)
                 assert store.waiting == len(world.waiting(here))
-                assert store.stats.pending == len(here) - store.waiting - store.head
+                assert store.pending == len(here) - store.waiting - store.head
             check_tables(store)
             summary = store.keys.summarize()
             oracle = KeyStore()

@@ -47,7 +47,7 @@ async def test_every_caller_is_told_that_the_disk_is_full_and_the_operator_once(
                 with pytest.raises(DiskFullError, match="free some space"):
                     await store.admit_remote(more.offers())
                 assert (await feed_of(store), store.keys.summarize()) == (rows, summary)
-            assert store.stats.batch_durations["failed"].count == 3
+            assert store.batch_durations["failed"].count == 3
             connection.execute("PRAGMA max_page_count = 1000000")
             await store.admit_remote(more.offers())
         assert [entry["log_level"] for entry in logs] == ["error", "info"]

@@ -20,7 +20,7 @@ async def test_a_log_of_version_1_is_brought_up_to_date(tmp_path: Path, damaged:
         await store.admit_remote(offers)
         proofs = {proof.cid for proof in await store.reader.pending_proofs(1_000)}
         before = (timeless(await feed_of(store)), [*store.keys], store.epoch, store.waiting)
-        pending = store.stats.pending
+        pending = store.pending
     assert 0 < len(proofs) < len(anchors)
     make_version_1(tmp_path / "new", tmp_path / "old")
     spoilt = anchors[-1]
@@ -30,7 +30,7 @@ async def test_a_log_of_version_1_is_brought_up_to_date(tmp_path: Path, damaged:
         proofs.discard(spoilt.payload["proof"])
     async with open_store(tmp_path / "old", NETWORK) as store:
         assert before == (await feed_of(store), [*store.keys], store.epoch, store.waiting)
-        assert store.stats.pending == pending
+        assert store.pending == pending
         assert {proof.cid for proof in await store.reader.pending_proofs(1_000)} == proofs
         connection = store._writer.log.connection
         sql = "SELECT count(*) FROM cars WHERE substr(car, 1, 1) = x'00'"

@@ -76,7 +76,7 @@ async def test_lists_hold_for_clients_and_for_peers(tmp_path):
         assert store.is_unwanted(offer(other)[0])
         assert store.is_ruled_out(offer(other)[0])
         assert not store.is_ruled_out(offer(fine)[0])
-        assert store.stats.policy_refused_total == 2
+        assert store.totals["policy refused"] == 2
         assert store.head == len(store.keys) == 2
 
 

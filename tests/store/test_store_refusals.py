@@ -66,7 +66,7 @@ async def test_bad_local_events_change_nothing(store: Store, name: str) -> None:
     assert (verdict.status, verdict.position) == ("refused", None)
     assert message in (verdict.reason or "")
     assert await Snapshot.of(store) == before
-    assert store.stats.refused_total == 1
+    assert store.totals["refused"] == 1
 
 
 @pytest.mark.parametrize("name", REMOTE)

@@ -115,7 +115,7 @@ async def test_times_that_the_chain_does_not_have_make_room(tmp_path: Path) -> N
         await store.postpone_proofs(looked_up, [proof for proof, _ in looked_up])
         assert await admit(store, offer(honest, init, 1), offer(last, init, 1)) == ["new"] * 2
         await store.settle_proofs([(honest.payload["proof"], 7)])
-        assert (store.head, len(store.keys), store.stats.pending) == (2, 12, 10)
+        assert (store.head, len(store.keys), store.pending) == (2, 12, 10)
         check_tables(store)
     assert check_log(tmp_path).clean
 

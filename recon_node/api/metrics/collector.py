@@ -53,28 +53,28 @@ class NodeCollector(Collector):
 
     def _store(self) -> Iterator[Metric]:
         store, peers = self._services.store, self._services.peers
-        stats = store.stats
+        totals = store.totals
         peer_id = "" if peers is None else peers.peer_id
         yield m.NODE.by({(store.network.name, store.epoch, peer_id): 1})
         yield m.EVENTS.by_one(
-            {"delivered": stats.delivered, "waiting": stats.waiting, "pending": stats.pending}
+            {"delivered": store.head, "waiting": store.waiting, "pending": store.pending}
         )
         yield m.FEED_HEAD.of(store.head)
-        yield m.PENDING_PROOFS.of(stats.pending_proofs)
+        yield m.PENDING_PROOFS.of(store.proofs_pending)
         yield m.DAMAGED.of(store.damage.count)
         yield m.UNPROCESSED.of(len(self._services.evaluation.aside))
         yield m.MENDED.of(store.damage.mended_total)
         yield m.VERDICTS.by_one(
             {
-                "new": stats.admitted_total,
-                "known": stats.known_total,
-                "refused": stats.refused_total - stats.policy_refused_total,
-                "refused_by_policy": stats.policy_refused_total,
-                "refused_late": stats.late_refused_total,
+                "new": totals["new"],
+                "known": totals["known"],
+                "refused": totals["refused"] - totals["policy refused"],
+                "refused_by_policy": totals["policy refused"],
+                "refused_late": totals["late refused"],
             }
         )
         yield m.BATCHES.histogram(
-            {(outcome,): took for outcome, took in stats.batch_durations.items()}
+            {(outcome,): took for outcome, took in store.batch_durations.items()}
         )
 
 

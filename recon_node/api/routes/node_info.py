@@ -289,8 +289,8 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
         network=store.network.name,
         events=summary.count,
         waiting=store.waiting,
-        pending=store.stats.pending,
-        pending_proofs=store.stats.pending_proofs,
+        pending=store.pending,
+        pending_proofs=store.proofs_pending,
         damaged=store.damage.count,
         disk=DiskBody(free=disk.free, keep_free=disk.keep, is_short=disk.is_short),
         native_core=store.native_core or "",
@@ -311,7 +311,7 @@ def _describe_policy(services: Services) -> WritePolicyBody:
         deny_models=sorted(map(str, lists.deny_models)),
         allow_controllers=sorted(lists.allow_controllers),
         deny_controllers=sorted(lists.deny_controllers),
-        refused=services.store.stats.policy_refused_total,
+        refused=services.store.totals["policy refused"],
         not_fetched=0 if peers is None else peers.counters.keys_unwanted,
     )
 
