@@ -42,7 +42,8 @@ from recon_node.fairness.turns import InTurn, Turns, acquire
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
 from recon_node.store.damage import DamageWatch
-from recon_node.store.db.log import Committed, EventLog, commit_batch, commit_releases
+from recon_node.store.db.log import Committed, EventLog, commit_batch
+from recon_node.store.db.settling import commit_releases
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict

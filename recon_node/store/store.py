@@ -30,9 +30,8 @@ from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore, KeyView, id_of, intersect_ranges
 from recon_node.store.damage import DamageWatch
-from recon_node.store.db.log import (
-    Committed,
-    EventLog,
+from recon_node.store.db.log import Committed, EventLog
+from recon_node.store.db.settling import (
     commit_proofs,
     forget_far_dues,
     lift_guard,

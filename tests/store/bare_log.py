@@ -11,7 +11,8 @@ from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.store import StoreSettings, Verdict
 from recon_node.store.admission.records import ProofVerdict
-from recon_node.store.db.log import EventLog, commit_batch, commit_proofs, commit_releases
+from recon_node.store.db.log import EventLog, commit_batch
+from recon_node.store.db.settling import commit_proofs, commit_releases
 from recon_node.store.kept_interests import key_ranges
 from recon_node.store.reading import Reader
 from recon_node.store.reading.single_events import read_pending_proofs

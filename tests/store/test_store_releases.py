@@ -11,7 +11,7 @@ from recon_node.ceramic import Event
 from recon_node.ceramic.builder import time_event
 from recon_node.store import open_store
 from recon_node.store.db import rows, sql
-from recon_node.store.db.log import commit_releases
+from recon_node.store.db.settling import commit_releases
 
 
 def many_waiting(size: int, seed: int = 0) -> tuple[World, Event, list[Event]]:

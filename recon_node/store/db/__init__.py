@@ -3,6 +3,7 @@
 log_schema   the file and its tables, and what survives what
 event_table  the table of events, and how rows of earlier versions come into it
 log          the log: what changes it, each in one transaction, and what is written in them
+settling     what moves the events that wait: lookups, releases
 rows         events as rows; loads what the rules have to know
 blocks       how a CAR is stored, and blocks that events share
 proofs       which anchors await their lookup, what it led to, and what time events state

@@ -3,10 +3,8 @@
 Synchronous; one thread at a time. Within a transaction nothing in memory changes but the working
 set of the batch: a batch that fails leaves the log and this object as they were.
 
-The log is changed by a batch of events (`commit_batch`), by the outcomes of lookups
-(`commit_proofs`, `postpone_proofs`), and by what either leaves to be done (`commit_releases`): any
-number of events may wait for one that arrives, or for one anchor, and that is too much for one
-transaction. `rows` says how these *releases* are kept.
+The log is changed by a batch of events (`commit_batch`), by the outcomes of lookups, and by what
+either leaves to be done (`settling`).
 
 **A log that lost its end.** A kill never loses a commit. But a log can still become shorter than
 its readers know it: a byte of the write-ahead log flips and SQLite drops everything after it, the
@@ -23,7 +21,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,7 +40,6 @@ from recon_node.store.admission.records import (
     Amount,
     Completed,
     Marks,
-    ProofVerdict,
     Record,
     Share,
     State,
@@ -57,28 +54,16 @@ from recon_node.store.db.rows import (
     FAULT,
     BatchLoader,
     delete_records,
-    delete_release,
     has_releases,
     insert_records,
     keep_releases,
     note_own_streams,
     remember_refused,
-    select_releases,
     select_withheld,
     stream_rows,
     update_records,
 )
-from recon_node.store.db.saved_keys import (
-    KEYS,
-    RING_KEYS,
-    SAVING,
-    Extent,
-    forget_keys,
-    has_saved_keys,
-    load_latest_keys,
-    save_keys,
-    save_sums,
-)
+from recon_node.store.db.saved_keys import SavedKeys, forget_keys
 from recon_node.store.db.sql import explained_errors, short
 from recon_node.store.errors import StoreError
 from recon_node.store.values import StoreSettings, Submission, Verdict
@@ -100,18 +85,18 @@ _OWN_STREAMS: Final = 4096
 class Committed:
     """What a commit changed, for those who keep a part of it in memory."""
 
-    added: Sequence[EventId]
-    """EventIds that are keys from now on."""
-    removed: Sequence[EventId]
-    """Keys that had waited and turned out wrong."""
-    withheld: Sequence[EventId]
-    """EventIds that are held but withheld from peers from now on; some may have been keys."""
-    refused: Sequence[EventId]
-    """EventIds that are remembered as refused from now on, `removed` among them."""
     marks: Marks
-    proofs_added: int
+    added: Sequence[EventId] = ()
+    """EventIds that are keys from now on."""
+    removed: Sequence[EventId] = ()
+    """Keys that had waited and turned out wrong."""
+    withheld: Sequence[EventId] = ()
+    """EventIds that are held but withheld from peers from now on; some may have been keys."""
+    refused: Sequence[EventId] = ()
+    """EventIds that are remembered as refused from now on, `removed` among them."""
+    proofs_added: int = 0
     """Proofs that await a lookup from now on."""
-    proofs_done: int
+    proofs_done: int = 0
     """Proofs that do not await one any more."""
     verdicts: Sequence[Verdict] = ()
     """On the events of a batch, in their order."""
@@ -206,7 +191,7 @@ class EventLog:
             try:
                 self.marks = self._read_marks()
                 self._delivered_at = self._read_delivered_at()
-                self._keys_are_saved = has_saved_keys(self.connection)
+                self._saved_keys = SavedKeys(data_dir, self.connection, guarded=guarded)
                 self.epoch = log_schema.read_meta(self.connection, "epoch") or ""
                 self._shown_head = ShownHead(data_dir)
                 self._file = self._file_at_path()
@@ -221,20 +206,7 @@ class EventLog:
     def load_keys(self) -> KeyStore:
         """Return a new key store of all EventIds held, but those withheld from peers."""
         with explained_errors(self.path):
-            latest = load_latest_keys(self._data_dir, self.connection, self._extent)
-            if latest is None:
-                withheld = set(select_withheld(self.connection, orphans=self.guarded))
-                rows = self.connection.execute("SELECT event_id FROM events")
-                keys = KeyStore(event_id for (event_id,) in rows if event_id not in withheld)
-                latest = keys, True
-            keys, has_changed = latest
-            if has_changed:
-                self._save(keys)
-                saved = load_latest_keys(self._data_dir, self.connection, self._extent)
-                return keys if saved is None else saved[0]  # which takes a tenth of the memory
-            if self._keys_are_saved:
-                self._apply_guard(keys)
-        return keys
+            return self._saved_keys.load(self.marks.head)
 
     def load_withheld(self) -> list[EventId]:
         """Return the EventIds that are not offered to peers."""
@@ -261,7 +233,7 @@ class EventLog:
         with explained_errors(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
-                if self._keys_are_saved:
+                if self._saved_keys.are_current:
                     forget_keys(self.connection)
                 yield marks
                 self.check_place()
@@ -273,7 +245,7 @@ class EventLog:
                 if self.connection.in_transaction:  # some errors have ended it already
                     self.connection.execute("ROLLBACK")
                 raise
-        self._keys_are_saved = False
+        self._saved_keys.are_current = False
         self._delivered_at = delivered_at
         if marks.head > self.marks.head:
             self._note_head(marks.head)
@@ -315,8 +287,8 @@ class EventLog:
         with explained_errors(self.path):
             try:
                 self.check_place()  # else the keys would stand beside another log
-                if keys is not None and len(keys) == self._count():  # else some are damaged
-                    self._save(keys, ring_keys)
+                if keys is not None:
+                    self._saved_keys.save(self.marks.head, keys, ring_keys)
                 self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 self._shown_head.close()
@@ -363,41 +335,6 @@ class EventLog:
             )
         self._note_head(self.marks.head)
 
-    def _count(self) -> int:
-        count: int = self.connection.execute("SELECT count(*) FROM events").fetchone()[0]
-        return count - len(select_withheld(self.connection, orphans=self.guarded))
-
-    def _extent(self) -> Extent:
-        """Return which keys the log has."""
-        withheld = select_withheld(self.connection, orphans=self.guarded)
-        return Extent.of(self.connection, self.marks.head, withheld)
-
-    def _apply_guard(self, keys: KeyStore) -> None:
-        """Change saved keys if the log is guarded now and was not then, or the other way round."""
-        count = len(keys)
-        withheld = select_withheld(self.connection, orphans=self.guarded)
-        for event_id in withheld:
-            keys.discard(event_id)
-        if not self.guarded:
-            orphans = select_withheld(self.connection, orphans=True)
-            keys.load(set(orphans).difference(withheld))
-        if len(keys) != count:
-            with suppress(sqlite3.Error):  # on a full disk, the next start does the same
-                forget_keys(self.connection)
-
-    def _save(self, keys: KeyView, ring_keys: KeyView | None = None) -> None:
-        SAVING.set()
-        self._keys_are_saved = True  # the next change forgets them
-        try:
-            save_keys(self._data_dir, self.connection, KEYS, keys, self._extent)
-            save_sums(self._data_dir, self.connection, keys)
-            if ring_keys is not None:
-                save_keys(self._data_dir, self.connection, RING_KEYS, ring_keys)
-        except (OSError, sqlite3.Error) as error:  # it only makes the next start slower
-            logger.warning("The keys were not saved for the next start", reason=str(error))
-        finally:
-            SAVING.clear()
-
     def _read_marks(self) -> Marks:
         head, row = self.connection.execute(
             "SELECT (SELECT ifnull(max(position), 0) FROM events WHERE position IS NOT NULL), "
@@ -427,7 +364,7 @@ class EventLog:
             )
 
 
-class _Change:
+class Change:
     """One change of the log, within its transaction: what it loads, moves and writes."""
 
     def __init__(self, log: EventLog, marks: Marks) -> None:
@@ -481,11 +418,11 @@ class _Change:
             if record.logged_state is None or was is not is_withheld:
                 (withheld if is_withheld else shown).append(record.event_id)
         return Committed(
+            self._marks,
             added=shown,
             removed=[r.event_id for r in removed],
             withheld=withheld,
             refused=[r.event_id for r in refused],
-            marks=self._marks,
             proofs_added=proofs_added,
             proofs_done=proofs_done,
             completed=self.ladder.completed(),
@@ -518,7 +455,7 @@ def commit_batch(
     """
     terms = Terms(log.network, log.settings.max_event_bytes, log.now(), ranges, judgement)
     with log.transaction() as marks:
-        change = _Change(log, marks)
+        change = Change(log, marks)
         rules = Rules(change.loader.known, marks, change.ladder, terms)
         mended = _mend(log.connection, batch, damaged) if damaged else []
         if mended:
@@ -532,90 +469,6 @@ def commit_batch(
     log.own_streams.update(dict.fromkeys(new_own))
     committed.verdicts, committed.mended = verdicts, mended
     return committed
-
-
-def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -> Committed:
-    """Keep what lookups of proofs led to, and deliver or refuse what has waited for it.
-
-    Raises:
-        StoreError: the disk did not take it; nothing is changed then.
-    """
-    with log.transaction() as marks:
-        was_doubted = proofs.doubted_among(log.connection, [proof for proof, _ in verdicts])
-        before = proofs.doubted_events(log.connection) if was_doubted else set()
-        settled = proofs.settle_proofs(log.connection, verdicts)
-        change = _Change(log, marks)
-        change.move(change.loader.load_waiters(settled))
-        committed = change.write()
-        proofs.forget_doubts(log.connection, settled)
-        if was_doubted:
-            committed.trusted = before - proofs.doubted_events(log.connection)
-    committed.proofs_done += len(settled)
-    return committed
-
-
-def postpone_proofs(
-    log: EventLog, due: Sequence[tuple[CID, float]], not_found: Iterable[CID]
-) -> Committed:
-    """Move proofs whose lookup failed further back in the queue.
-
-    `due` says when each is to be looked up again, in Unix seconds. Of those in `not_found`, the
-    chain does not have the transaction.
-
-    Raises:
-        StoreError: the disk did not take it; nothing is changed then.
-    """
-    with log.transaction() as marks:
-        proofs.postpone_proofs(log.connection, due)
-        doubted = proofs.doubt(log.connection, not_found)
-    return Committed((), (), (), (), marks, 0, 0, doubted=doubted)
-
-
-def forget_far_dues(log: EventLog, now: float) -> Committed:
-    """Treat what is due later than any lookup is postponed as due.
-
-    Raises:
-        StoreError: the disk did not take it; nothing is changed then.
-    """
-    with log.transaction() as marks:
-        proofs.forget_far_dues(log.connection, now)
-    return Committed((), (), (), (), marks, 0, 0)
-
-
-def commit_releases(log: EventLog) -> Committed:
-    """Continue with the releases: move as many waiting events as one transaction may.
-
-    Raises:
-        StoreError: the disk did not take it; nothing is changed then.
-    """
-    with log.transaction() as marks:
-        change = _Change(log, marks)
-        for cid, after in select_releases(log.connection, log.last_release):
-            if not change.loader.has_room:
-                break
-            log.last_release = cid
-            delete_release(log.connection, cid)
-            change.move(change.loader.load_waiters([cid], after))
-        committed = change.write()
-        marks.has_releases = has_releases(log.connection)
-    return committed
-
-
-def lift_guard(log: EventLog) -> None:
-    """Move the unsigned events that are UNCOVERED since the log was guarded: it is no longer.
-
-    Raises:
-        StoreError: the disk did not take it, or the log is damaged. What was moved before stays so.
-    """
-    after = 0
-    with explained_errors(log.path):
-        while BatchLoader(log.connection).load_uncovered(after):
-            with log.transaction() as marks:
-                change = _Change(log, marks)
-                waiting = change.loader.load_uncovered(after)
-                change.move(waiting)
-                change.write()
-            after = waiting[-1].row
 
 
 def _mend(

@@ -7,7 +7,7 @@ covers. It is delivered once a valid data event covers it (`recon_node.store.adm
 A *release* is an event that has moved, or a proof that was settled, as long as not all events that
 wait for it have been looked at. Any number may wait, and a transaction looks at `MAX_WAITERS` of
 them. If there are more, `releases` keeps the CID of the event or proof, and the row of the last
-waiter that was looked at. Further transactions (`commit_releases` in `log`) continue from there,
+waiter that was looked at. Further transactions (`commit_releases` in `settling`) continue there,
 between those that admit other events, and after a restart.
 
 `own_streams` has the streams that the node's own clients have written to: those whose events its

@@ -39,6 +39,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from io import FileIO
 from itertools import accumulate, chain, pairwise
@@ -50,7 +51,9 @@ from typing import Final, NamedTuple
 import structlog
 
 from recon_node.base.files import draft_of, move_into_place
+from recon_node.ceramic import EventId
 from recon_node.recon import KeyStore, KeyView
+from recon_node.store.db.rows import select_withheld
 
 logger = structlog.get_logger(__name__)
 
@@ -95,7 +98,7 @@ class Extent(NamedTuple):
         return cls(head, _event_ids(connection, "position IS NULL").difference(withheld))
 
 
-class SavedKeys(NamedTuple):
+class _SavedFile(NamedTuple):
     """What is in a file."""
 
     keys: KeyStore
@@ -113,6 +116,81 @@ class SavedKeys(NamedTuple):
             return None
         ends = accumulate(lengths, initial=_EXTENT.size + 2 * number)
         return Extent(head, {data[start:end] for start, end in pairwise(ends)})
+
+
+class SavedKeys:
+    """The keys of one log, and whether those that were saved are still the same.
+
+    Args:
+        data_dir: where the log is.
+        connection: to the log.
+        guarded: whether a write policy decides in whose name streams are: then events whose init
+            event is missing are withheld, too.
+    """
+
+    def __init__(self, data_dir: Path, connection: sqlite3.Connection, *, guarded: bool) -> None:
+        self._data_dir = data_dir
+        self._connection = connection
+        self._guarded = guarded
+        self.are_current = has_saved_keys(connection)
+        """Whether nothing has changed since keys were saved: the next change forgets them."""
+
+    def load(self, head: int) -> KeyStore:
+        """Return all keys of the log, given the head of its feed."""
+        extent = partial(self._extent, head)
+        latest = load_latest_keys(self._data_dir, self._connection, extent)
+        if latest is None:
+            withheld = set(self._withheld())
+            rows = self._connection.execute("SELECT event_id FROM events")
+            keys = KeyStore(event_id for (event_id,) in rows if event_id not in withheld)
+            latest = keys, True
+        keys, has_changed = latest
+        if has_changed:
+            self._save(head, keys)
+            saved = load_latest_keys(self._data_dir, self._connection, extent)
+            return keys if saved is None else saved[0]  # which takes a tenth of the memory
+        if self.are_current:
+            self._apply_guard(keys)
+        return keys
+
+    def save(self, head: int, keys: KeyView, ring_keys: KeyView | None) -> None:
+        """Save all keys, unless some are missing because their events are damaged."""
+        sql = "SELECT count(*) FROM events"
+        count: int = self._connection.execute(sql).fetchone()[0]
+        if len(keys) == count - len(self._withheld()):
+            self._save(head, keys, ring_keys)
+
+    def _save(self, head: int, keys: KeyView, ring_keys: KeyView | None = None) -> None:
+        SAVING.set()
+        self.are_current = True
+        try:
+            save_keys(self._data_dir, self._connection, KEYS, keys, partial(self._extent, head))
+            save_sums(self._data_dir, self._connection, keys)
+            if ring_keys is not None:
+                save_keys(self._data_dir, self._connection, RING_KEYS, ring_keys)
+        except (OSError, sqlite3.Error) as error:  # it only makes the next start slower
+            logger.warning("The keys were not saved for the next start", reason=str(error))
+        finally:
+            SAVING.clear()
+
+    def _apply_guard(self, keys: KeyStore) -> None:
+        """Change saved keys if the log is guarded now and was not then, or the other way round."""
+        count = len(keys)
+        withheld = self._withheld()
+        for event_id in withheld:
+            keys.discard(event_id)
+        if not self._guarded:
+            orphans = select_withheld(self._connection, orphans=True)
+            keys.load(set(orphans).difference(withheld))
+        if len(keys) != count:
+            with suppress(sqlite3.Error):  # on a full disk, the next start does the same
+                forget_keys(self._connection)
+
+    def _extent(self, head: int) -> Extent:
+        return Extent.of(self._connection, head, self._withheld())
+
+    def _withheld(self) -> list[EventId]:
+        return select_withheld(self._connection, orphans=self._guarded)
 
 
 def load_keys(
@@ -263,7 +341,7 @@ def _write(path: Path, parts: Iterable[bytes]) -> None:
         file.write(checksum.digest())
 
 
-def _load(path: Path, token: bytes | None, count: int | None = None) -> SavedKeys | None:
+def _load(path: Path, token: bytes | None, count: int | None = None) -> _SavedFile | None:
     """Return what is in a file of keys with this token, if it is sound."""
     if token is None:
         return None
@@ -279,7 +357,7 @@ def _load(path: Path, token: bytes | None, count: int | None = None) -> SavedKey
     return saved
 
 
-def _read(path: Path, token: bytes) -> SavedKeys:
+def _read(path: Path, token: bytes) -> _SavedFile:
     """Return what is in a file of keys.
 
     Raises:
@@ -300,7 +378,7 @@ def _read(path: Path, token: bytes) -> SavedKeys:
             if checksum.result() != data[-_DIGEST_SIZE:]:
                 raise ValueError("it is damaged: its checksum is wrong")
     data.madvise(MADV_DONTNEED)  # what was read is needed no more
-    return SavedKeys(store, extent)
+    return _SavedFile(store, extent)
 
 
 def _load_sums(path: Path, token: bytes | None, keys: KeyStore) -> None:

@@ -1,0 +1,102 @@
+"""Changes of the log that bring no event, but move those that wait.
+
+Events wait for a lookup of their anchor (`commit_proofs`, `postpone_proofs`, `forget_far_dues`), or
+for others. Any number may wait for one that arrives, or for one anchor, and that is too much for
+one transaction: `rows` says how these *releases* are kept, and `commit_releases` continues them.
+Unsigned events wait as long as the log is guarded (`lift_guard`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from recon_node.ipld import CID
+from recon_node.store.admission.records import ProofVerdict
+from recon_node.store.db import proofs
+from recon_node.store.db.log import Change, Committed, EventLog
+from recon_node.store.db.rows import BatchLoader, delete_release, has_releases, select_releases
+from recon_node.store.db.sql import explained_errors
+
+
+def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -> Committed:
+    """Keep what lookups of proofs led to, and deliver or refuse what has waited for it.
+
+    Raises:
+        StoreError: the disk did not take it; nothing is changed then.
+    """
+    with log.transaction() as marks:
+        was_doubted = proofs.doubted_among(log.connection, [proof for proof, _ in verdicts])
+        before = proofs.doubted_events(log.connection) if was_doubted else set()
+        settled = proofs.settle_proofs(log.connection, verdicts)
+        change = Change(log, marks)
+        change.move(change.loader.load_waiters(settled))
+        committed = change.write()
+        proofs.forget_doubts(log.connection, settled)
+        if was_doubted:
+            committed.trusted = before - proofs.doubted_events(log.connection)
+    committed.proofs_done += len(settled)
+    return committed
+
+
+def postpone_proofs(
+    log: EventLog, due: Sequence[tuple[CID, float]], not_found: Iterable[CID]
+) -> Committed:
+    """Move proofs whose lookup failed further back in the queue.
+
+    `due` says when each is to be looked up again, in Unix seconds. Of those in `not_found`, the
+    chain does not have the transaction.
+
+    Raises:
+        StoreError: the disk did not take it; nothing is changed then.
+    """
+    with log.transaction() as marks:
+        proofs.postpone_proofs(log.connection, due)
+        doubted = proofs.doubt(log.connection, not_found)
+    return Committed(marks, doubted=doubted)
+
+
+def forget_far_dues(log: EventLog, now: float) -> Committed:
+    """Treat what is due later than any lookup is postponed as due.
+
+    Raises:
+        StoreError: the disk did not take it; nothing is changed then.
+    """
+    with log.transaction() as marks:
+        proofs.forget_far_dues(log.connection, now)
+    return Committed(marks)
+
+
+def commit_releases(log: EventLog) -> Committed:
+    """Continue with the releases: move as many waiting events as one transaction may.
+
+    Raises:
+        StoreError: the disk did not take it; nothing is changed then.
+    """
+    with log.transaction() as marks:
+        change = Change(log, marks)
+        for cid, after in select_releases(log.connection, log.last_release):
+            if not change.loader.has_room:
+                break
+            log.last_release = cid
+            delete_release(log.connection, cid)
+            change.move(change.loader.load_waiters([cid], after))
+        committed = change.write()
+        marks.has_releases = has_releases(log.connection)
+    return committed
+
+
+def lift_guard(log: EventLog) -> None:
+    """Move the unsigned events that are UNCOVERED since the log was guarded: it is no longer.
+
+    Raises:
+        StoreError: the disk did not take it, or the log is damaged. What was moved before stays so.
+    """
+    after = 0
+    with explained_errors(log.path):
+        while BatchLoader(log.connection).load_uncovered(after):
+            with log.transaction() as marks:
+                change = Change(log, marks)
+                waiting = change.loader.load_uncovered(after)
+                change.move(waiting)
+                change.write()
+            after = waiting[-1].row
