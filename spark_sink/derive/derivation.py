@@ -135,7 +135,10 @@ class Derivation:
         raw = self._tables.raw.files_upto(upto)
         while not begun and _count_streams(raw, after, upto) > _MAX_STREAMS:
             upto = after + (upto - after) // 2
-        step = Step(raw, names, after, upto, self._own_stagers(names), set_aside=self._set_aside)
+        # Noted even when the table of these notes is further ahead than the tables of this step.
+        ahead_of_these = {UNPROCESSED}.intersection(derived).difference(names)
+        every, stagers = (*names, *ahead_of_these), self._own_stagers(names)
+        step = Step(raw, every, after, upto, stagers, set_aside=self._set_aside)
         is_short = (
             upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
         )
@@ -145,6 +148,8 @@ class Derivation:
             portion = self._in_workers(step)
         if after and (portion.arrived or portion.changed):
             self._recompute_documents(step, portion)
+        for name in ahead_of_these:
+            self._write_revised(name, portion.rows[name], upto)
         for name in names:
             self._write_revised(name, portion.revised.get(name, Staged()), upto)
             self._finish(name, portion.rows[name], upto)

@@ -36,7 +36,7 @@ from spark_sink.derive.child_process import COMMAND
 from spark_sink.derive.derivation import Derivation
 from spark_sink.derive.workers import NoWorkers
 from spark_sink.errors import SinkError, TablesError, cannot_write
-from spark_sink.schema import DERIVED, RAW, TABLES
+from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables import retention
 from spark_sink.tables.catalog import (
@@ -113,10 +113,16 @@ def _rebuild_one(
             raise no_tables(directory)
         raise TablesError(f"there is no table raw_events in {directory} to rebuild {name} from")
     find_own_table(directory / name)  # reports damage before any work is done
-    new = Tables(beside, epoch_of(raw), [name], raw=directory)
-    new.derived[name].set_retention(Retention(0.0))
-    _derive(new, on_progress)
+    # Which streams are set aside shows when the tables are computed.
+    names = DERIVED if name == UNPROCESSED else (name, UNPROCESSED)
+    new = Tables(beside, epoch_of(raw), names, raw=directory)
+    for table in new.derived.values():
+        table.set_retention(Retention(0.0))
+    _derive(new, [name], on_progress)
     _swap(directory, new, name)
+    if name != UNPROCESSED and (rows := new.derived[UNPROCESSED].select("*", "true")).num_rows:
+        noted = _old(directory, new, UNPROCESSED)
+        noted.put(rows, noted.position)
     return {name: new.derived[name].position}
 
 
@@ -150,26 +156,30 @@ def _rebuild_all(
         new.append(pa.Table.from_batches(feed.read(new.raw_position, end, head.epoch)))
         new.raw.tidy(idle=True)
         on_progress(RAW, new.raw_position, upto)
-    _derive(new, on_progress)
+    _derive(new, derived, on_progress)
     for name in (RAW, *derived) if raw_first else (*derived, RAW):
         _swap(directory, new, name)
     return {RAW: new.raw_position, **{name: new.derived[name].position for name in derived}}
 
 
-def _derive(new: Tables, on_progress: OnProgress) -> None:
+def _derive(new: Tables, shown: Collection[str], on_progress: OnProgress) -> None:
     derivation = Derivation(new, NoWorkers(COMMAND))
     while new.position < new.raw_position:
         derivation.catch_up(steps=1)
         for name, table in new.derived.items():
             table.tidy(idle=True)
-            on_progress(name, table.position, new.raw_position)
+            if name in shown:
+                on_progress(name, table.position, new.raw_position)
     derivation.close()
 
 
 def _swap(directory: Location, new: Tables, name: str) -> None:
+    _old(directory, new, name).replace(new.table(name))
+
+
+def _old(directory: Location, new: Tables, name: str) -> SinkTable:
     spec, excluded = TABLES[name], new.excludes_dags
-    old = SinkTable(spec, directory / name, new.epoch, exclude_dags=excluded, for_replacement=True)
-    old.replace(new.table(name))
+    return SinkTable(spec, directory / name, new.epoch, exclude_dags=excluded, for_replacement=True)
 
 
 def _tables(directory: Location, names: Sequence[str]) -> dict[str, DeltaTable]:

@@ -1,5 +1,6 @@
 """One bad stream never stops a table: it is set aside, by name, until another version comes."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from nacl.signing import SigningKey
-from spark_helpers import feed_rows, told
+from spark_helpers import feed_rows, silent, told
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
@@ -25,6 +26,7 @@ from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import DERIVED, UNPROCESSED
 from spark_sink.tables.catalog import read_unprocessed
 from spark_sink.tables.tables import Tables
+from spark_sink.upkeep import maintenance
 
 CHILD = Path(__file__).with_name("spark_child_process.py")
 KEY = SigningKey(bytes(range(32)))
@@ -109,6 +111,29 @@ def test_it_is_left_out_until_another_version_takes_it_up(tables, monkeypatch):
     [row] = rows(again, UNPROCESSED)
     assert (row["reason"], row["version"]) == (None, "next")
     assert read_unprocessed(again.directory) == []
+
+
+def test_it_is_noted_when_one_table_alone_is_computed(tmp_path, monkeypatch):
+    """Of tables that were left out before, are lost, or are rebuilt."""
+    directory = tmp_path / "tables"
+    derive(Tables(directory, "epoch", ["stream_tips", UNPROCESSED]), [MODEL, *BAD, *GOOD])
+    assert read_unprocessed(directory) == []
+    fail_at(monkeypatch, BAD[0], ValueError("a bug"))
+    monkeypatch.setattr(maintenance, "COMMAND", None)
+
+    def noted() -> None:
+        assert [row["stream_id"] for row in read_unprocessed(directory)] == [
+            str(BAD[0].stream_id())
+        ]
+
+    derive(Tables(directory, "epoch", ["event_states", UNPROCESSED]), [MODEL, *BAD, *GOOD])
+    noted()
+    for name in ("event_states", UNPROCESSED):
+        shutil.rmtree(directory / UNPROCESSED)
+        maintenance.rebuild(directory, name, None, silent)
+        noted()
+    derive(Tables(directory, "epoch"), [MODEL, *BAD, *GOOD])
+    noted()
 
 
 def test_documents_of_a_model_that_cannot_be_computed(tables, monkeypatch):
