@@ -32,7 +32,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     original = saved_keys._read
 
-    def spy(path: Path, token: bytes) -> saved_keys.SavedKeys:
+    def spy(path: Path, token: bytes) -> saved_keys._SavedFile:
         saved = original(path, token)
         counts.append(len(saved.keys))
         return saved
@@ -46,12 +46,13 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many keys were read from the log, each time that all were."""
     counts: list[int] = []
 
-    def spy(keys: Iterable[bytes]) -> KeyStore:
-        store = KeyStore(keys)
-        counts.append(len(store))
+    def spy(keys: Iterable[bytes] | None = None) -> KeyStore:
+        store = KeyStore(keys or ())
+        if keys is not None:  # else they come from a file
+            counts.append(len(store))
         return store
 
-    monkeypatch.setattr("recon_node.store.db.log.KeyStore", spy)
+    monkeypatch.setattr(saved_keys, "KeyStore", spy)
     return counts
 
 
