@@ -169,6 +169,8 @@ def checked_settings(given: Mapping[str, Given]) -> Settings:
     """
     nested: dict[str, Any] = {}
     for name, (value, _) in given.items():
+        if isinstance(value, bool) and not isinstance(DECLARATIONS[name].default, bool):
+            value = [value]  # nothing takes a list of it; pydantic would take true for 1
         *packages, attribute = DECLARATIONS[name].path
         values = nested
         for package in packages:

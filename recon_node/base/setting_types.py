@@ -73,6 +73,8 @@ def checked_by(check: Callable[[Any], object]) -> AfterValidator:
     return AfterValidator(keep)
 
 
+_LONGEST: Final = 1_000 * 366 * 86_400.0
+"""Seconds of a thousand years: that long from now is still a date."""
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
@@ -80,14 +82,13 @@ def parse_seconds(value: object) -> float:
     """Return a time such as `6h`, `90m` or `1d`, or a number of seconds, in seconds.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: it is not one, or more than a thousand years.
     """
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-        return float(value)
     match = re.fullmatch(r"([1-9]\d{0,5}) ?([smhdw])", str(value), re.ASCII)
-    if match is None:
+    seconds: Any = int(match[1]) * _UNITS[match[2]] if match else value
+    if type(seconds) not in (int, float) or not 0 < seconds <= _LONGEST:
         raise ValueError(f"{str(value)[:40]!r} is not a time such as '6h', '90m' or '1d'")
-    return int(match[1]) * _UNITS[match[2]]
+    return float(seconds)
 
 
 Count = Annotated[int, Field(gt=0)]

@@ -35,6 +35,8 @@ _IS_CLOSED: Final = (errno.EPIPE, errno.EINVAL)
 """The reader of the output has seen enough, for example `head` (EINVAL: on Windows)."""
 _IS_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _UNITS: Final = "BKMGTPE"
+_MAX_SIZE: Final = 2**63 - 1
+"""Bytes: what limits of a process can be."""
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 FILE_OR_DASH: Final = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 
@@ -137,12 +139,14 @@ class ByteSize(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The size in bytes."""
-        match = re.fullmatch(r"(\d+)\s*([KMGTPE]?)(i?)B?", str(value).strip(), re.IGNORECASE)
-        if match is None:
+        match = re.fullmatch(r"(\d{1,18})\s*([KMGTPE]?)(i?)B?", str(value).strip(), re.IGNORECASE)
+        size = 0
+        if match is not None:
+            unit = _UNITS.index(match[2].upper() or "B")
+            size = int(match[1]) * (1024 if match[3] else 1000) ** unit
+        if match is None or size > _MAX_SIZE:
             self.fail(f"{value!r} is not a size such as 64MB or 2GB", param, ctx)
-        base = 1024 if match[3] else 1000
-        unit: int = base ** _UNITS.index(match[2].upper() or "B")
-        return int(match[1]) * unit
+        return size
 
 
 def human_size(number: int) -> str:

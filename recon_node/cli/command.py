@@ -7,6 +7,7 @@ taken for one.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -49,11 +50,19 @@ SHOWN: Final = 20
 """Lines of each kind that a report prints; the rest is only counted."""
 
 
+class _Finite(click.FloatRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):  # not a number is not out of any range
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
 def number_option(
     names: str, default: float, metavar: str, text: str, *, least: float, most: float | None = None
 ) -> Callable[[Command], Command]:
     """Return an option, by its names, that is a number: an integer if its default is one."""
-    kind: Any = click.IntRange if isinstance(default, int) else click.FloatRange
+    kind: Any = click.IntRange if isinstance(default, int) else _Finite
     return click.option(
         *names.split(),
         type=kind(least, most),

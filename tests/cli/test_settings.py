@@ -105,6 +105,15 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> No
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("value", ["true", "nan", "inf", "-inf", "1e400"])
+def test_only_numbers_are_numbers(tmp_path: Path, value: str) -> None:
+    """In Python, true is 1."""
+    for name, declaration in DECLARATIONS.items():
+        if not isinstance(declaration.default, bool):
+            with pytest.raises(SettingsError, match=f": {name}: "):
+                load_settings(write(tmp_path / "node.toml", f"{name} = {value}\n"))
+
+
 def test_each_refusal_names_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match=r"^--network: no network is named 'x'"):
         load_settings(flags={"network": "x"})

@@ -344,6 +344,7 @@ def test_help_teaches() -> None:
         ("--tables t --metrics a:99999", "'a:99999' is not HOST:PORT"),
         ("--tables t --url foo://a", "'foo://a' is not a URL such as http://"),
         ("--tables t --keep-free some", "'some' is not a size such as 64MB"),
+        (f"--tables t --keep-free {'9' * 5_000}", "is not a size such as 64MB"),
         ("--tables t --spark-conf x", "'x' is not a setting such as spark."),
     ],
 )
