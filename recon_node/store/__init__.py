@@ -3,7 +3,8 @@
 `open_store` yields the `Store` of a data directory. In reading order:
 
     store             submits events; what it holds, in memory: after each commit the key store and
-                      the feed's head move, and readers wake up; opens and closes everything else
+                      the feed's head move, and readers wake up
+    opening           opens and closes it
     intake            gathers requests into batches, which are verified in other processes; the one
                       writer of the log
     policy            asks the write policy about the streams of a batch
@@ -29,13 +30,14 @@ from recon_node.store.errors import (
     UnknownTimeError,
 )
 from recon_node.store.kept_interests import format_interest, is_of_a_document, parse_interest
+from recon_node.store.opening import open_store
 from recon_node.store.policy import (
     Policy,
     PolicySettings,
 )
 from recon_node.store.reading.backlog import RefusedEvent, Undelivered
 from recon_node.store.reading.stream_lists import FoundEvent, ListedStream, StreamFilter, StreamPage
-from recon_node.store.store import Store, open_store
+from recon_node.store.store import Store
 from recon_node.store.values import (
     FeedColumns,
     FeedFilter,

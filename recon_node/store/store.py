@@ -11,8 +11,8 @@ import math
 import shutil
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,11 +21,9 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.base.errors import reason_of
-from recon_node.base.files import private_directory, reserve_at
+from recon_node.base.files import reserve_at
 from recon_node.base.latest import Latest
-from recon_node.base.program import no_garbage_collection
-from recon_node.ceramic import EventId, Network
+from recon_node.ceramic import EventId
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore, KeyView, id_of, intersect_ranges
@@ -34,14 +32,12 @@ from recon_node.store.db.log import Committed, EventLog
 from recon_node.store.db.settling import (
     commit_proofs,
     forget_far_dues,
-    lift_guard,
     postpone_proofs,
 )
 from recon_node.store.db.sql import explained_errors
-from recon_node.store.directory_lock import directory_lock
-from recon_node.store.errors import DiskFullError, StoreError
+from recon_node.store.errors import DiskFullError
 from recon_node.store.intake import Intake, Writer
-from recon_node.store.kept_interests import Interests, load_interests
+from recon_node.store.kept_interests import Interests
 from recon_node.store.policy import Policy, PolicyGate
 from recon_node.store.reading.feed_rows import find_time
 from recon_node.store.reading.log_reader import LogReader
@@ -49,7 +45,6 @@ from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import (
     FeedTime,
     Interest,
-    StoreSettings,
     Submission,
     Verdict,
 )
@@ -71,7 +66,7 @@ LATEST_KEYS: Final = 4096
 
 
 class Store:
-    """A node's events. Made by `open_store`; used from trio's thread only.
+    """A node's events. Made by `opening.open_store`; used from trio's thread only.
 
     Attributes:
         network: of all its events.
@@ -418,85 +413,15 @@ class Store:
         if committed.marks.has_releases:
             self._intake.wake()
 
+    async def run(self) -> None:
+        """Write what is submitted, until `close`."""
+        await self._intake.run()
+
     async def close(self) -> None:
         """End the reads under way, write what was submitted and close the log."""
         with trio.CancelScope(shield=True):
             await self.reader.close()
             await self._intake.close()  # last: closing the last connection removes the WAL
-
-
-@asynccontextmanager
-async def open_store(
-    data_dir: Path,
-    network: Network,
-    *,
-    settings: StoreSettings | None = None,
-    policy: Policy | None = None,
-    guarded: bool | None = None,
-) -> AsyncIterator[Store]:
-    """Open the store of a data directory; both are created if they do not exist.
-
-    Without a policy, all valid events are accepted. Maintenance, to which a node's policy does not
-    apply, says by `guarded` whether it decides in whose name streams are: then unsigned events stay
-    as they are. None: the policy here says so.
-
-    On leaving, what was submitted is written (see `StoreSettings.drain_seconds`), the log is
-    closed and the directory's lock released.
-
-    Raises:
-        StoreError: the directory is in use by another process, or its log is another network's,
-            damaged, foreign, of a later version, or cannot be read. Nothing is changed then.
-    """
-    settings = settings or StoreSettings()
-    with ExitStack() as stack:
-        policy = policy or Policy()
-        guarded = policy.decides_by_name if guarded is None else guarded
-        opened = await trio.to_thread.run_sync(_open, stack, data_dir, network, settings, guarded)
-        reader = LogReader(
-            data_dir,
-            network,
-            opened[0].epoch,
-            opened[0].marks.head,
-            settings.readers,
-            native=settings.native == "auto",
-        )
-        store = Store(*opened, reader, data_dir, policy)
-        failure: BaseException | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(store._intake.run)
-            try:
-                yield store
-            except BaseException as error:  # raised below: the nursery would wrap it in a group
-                failure = error
-            finally:
-                await store.close()
-        if failure is not None:
-            raise failure
-
-
-def _open(
-    stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings, guarded: bool
-) -> tuple[EventLog, KeyStore, list[EventId], list[EventId], list[Interest]]:
-    """Open the log, and read from it what the store keeps in memory."""
-    try:
-        private_directory(data_dir)
-    except FileExistsError:
-        raise StoreError(f"the data directory {data_dir} is not a directory, but a file") from None
-    except OSError as error:
-        reason = reason_of(error)
-        raise StoreError(f"the data directory {data_dir} cannot be created: {reason}") from error
-    stack.enter_context(directory_lock(data_dir))
-    event_log = EventLog(data_dir, network, settings, guarded=guarded)
-    try:
-        if not guarded:
-            lift_guard(event_log)
-        with no_garbage_collection(for_good=True):
-            keys = event_log.load_keys()
-        refused, withheld = event_log.load_refused(), event_log.load_withheld()
-        return event_log, keys, refused, withheld, load_interests(event_log)
-    except BaseException:
-        event_log.close()
-        raise
 
 
 class Arrivals:

@@ -28,7 +28,7 @@ from recon_node.store.maintenance.archive import (
     event_car,
 )
 from recon_node.store.maintenance.closed_log import Progress, no_progress
-from recon_node.store.store import open_store
+from recon_node.store.opening import open_store
 from recon_node.store.values import StoreSettings
 
 _MAX_SECTION_BYTES: Final = 16 * 1024 * 1024

@@ -26,7 +26,7 @@ from recon_node.ceramic.event import TIME_FIELDS
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CidError, DagCborError, cid_head, dag_cbor
 from recon_node.store.maintenance.archive_import import ImportResult
 from recon_node.store.maintenance.closed_log import Progress, no_progress
-from recon_node.store.store import open_store
+from recon_node.store.opening import open_store
 
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 16 * 1024 * 1024

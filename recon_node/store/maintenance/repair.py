@@ -33,7 +33,8 @@ from recon_node.store.db.sql import explained_errors
 from recon_node.store.errors import StoreError
 from recon_node.store.maintenance.closed_log import Progress, find_log, no_progress
 from recon_node.store.maintenance.salvage import Salvage, Salvaged
-from recon_node.store.store import Store, open_store
+from recon_node.store.opening import open_store
+from recon_node.store.store import Store
 from recon_node.store.values import StoreSettings
 
 _EVENTS_AT_ONCE: Final = 1000
