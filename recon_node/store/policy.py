@@ -15,7 +15,7 @@ Of a refused stream, it is remembered as its init event has it, never as a peer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -51,16 +51,15 @@ STREAM_PART_SIZE: Final = 4
 class StreamFacts:
     """What a write policy decides by: what the init event of a stream says in its header."""
 
-    stream_id: StreamId
-    """Its `cid` is that of the init event."""
-    controller: str
-    """The DID that may write to the stream, itself or by capabilities that it issues."""
+    record: StreamRecord
     model: StreamId | None
     """None: a tile document."""
-    sort_key: str
-    """The field of the header whose value is the sort value, usually "model"."""
-    sort_value: str
-    """As text; the base36 form of a StreamID."""
+    stream_type: StreamType
+
+    @property
+    def stream_id(self) -> StreamId:
+        """The stream's StreamID."""
+        return StreamId(self.stream_type, self.record.init)
 
 
 def _parse_models(texts: Iterable[str]) -> frozenset[StreamId]:
@@ -154,21 +153,22 @@ class Policy:
 
     def refuse(self, stream: StreamFacts) -> str | None:
         """Return why a stream is refused; None if it is not."""
-        controller = canonical_did(stream.controller)
-        if stream.model in self.deny_models or stream.sort_value in map(str, self.deny_models):
-            return f"its model {stream.model or stream.sort_value} is in deny_models"
+        record, model = stream.record, stream.model
+        controller = canonical_did(record.controller)
+        if model in self.deny_models or record.sep_value in map(str, self.deny_models):
+            return f"its model {model or record.sep_value} is in deny_models"
         if _is_one_of(stream, self.deny_models):
             return f"the model {stream.stream_id} is in deny_models"
         if controller in self.deny_controllers:
-            return f"its controller {stream.controller} is in deny_controllers"
+            return f"its controller {record.controller} is in deny_controllers"
         if _is_one_of(stream, self.allow_models):
             return None
-        if self.allow_models and stream.model not in self.allow_models:
-            return f"its model {stream.model} is not in allow_models"
-        if self.allow_models and stream.sort_key != DEFAULT_SORT_KEY:
-            return f"allow_models is set, and its sort key is {stream.sort_key!r}, not `model`"
+        if self.allow_models and model not in self.allow_models:
+            return f"its model {model} is not in allow_models"
+        if self.allow_models and record.sep_key != DEFAULT_SORT_KEY:
+            return f"allow_models is set, and its sort key is {record.sep_key!r}, not `model`"
         if self.allow_controllers and controller not in self.allow_controllers:
-            return f"its controller {stream.controller} is not in allow_controllers"
+            return f"its controller {record.controller} is not in allow_controllers"
         return None
 
 
@@ -278,76 +278,40 @@ class PolicyGate:
             if event.init not in facts_of or event.header is not None:
                 facts_of[event.init] = event
         streams = {init: self._verdicts.use(init) for init in facts_of if init in self._verdicts}
-        streams |= self._decide(await self._facts_of(facts_of.keys() - streams.keys(), facts_of))
+        for stream in await self._read([facts_of[init] for init in facts_of.keys() - streams]):
+            streams[stream.record.init] = self._decide(stream)
         return Judgement(keys, streams)
 
-    async def _facts_of(
-        self, inits: Iterable[CID], facts_of: Mapping[CID, Facts]
-    ) -> dict[CID, StreamFacts]:
-        """Return what the init events of streams say, as far as they are in `facts_of` or here."""
-        facts: dict[CID, StreamFacts] = {}
-        missing = []
-        for init in inits:
-            header = facts_of[init].header
-            if header is None:
-                missing.append(init)
+    async def _read(self, events: Sequence[Facts]) -> list[StreamFacts]:
+        """Return what the init events of the streams of some events say, of those that are here."""
+        facts, missing = list[StreamFacts](), list[CID]()
+        for event in events:
+            if (header := event.header) is None:
+                missing.append(event.init)
             else:
-                record = StreamRecord.of(facts_of[init])
-                facts[init] = self._describe(record, header.model, header.stream_type)
+                record = StreamRecord.of(event)
+                facts.append(StreamFacts(record, header.model, header.stream_type))
         if missing:
             records = await self._reader.stream_headers(missing)
-            models = await self._read_models(records)
-            for record in records:
-                model, stream_type = models[record.init]
-                facts[record.init] = self._describe(record, model, stream_type)
+            cars = await self._reader.cars_by_cid([record.init for record in records])
+            for record, car in zip(records, cars, strict=True):
+                if car is not None and (header := parse_event(car).header) is not None:
+                    facts.append(StreamFacts(record, header.model, header.stream_type))
+                else:  # it is damaged
+                    facts.append(StreamFacts(record, record.model, StreamType.MODEL_INSTANCE))
         return facts
 
-    async def _read_models(
-        self, records: Sequence[StreamRecord]
-    ) -> dict[CID, tuple[StreamId | None, StreamType]]:
-        """Return the models and the types of streams that are here, from their init events."""
-        inits = [record.init for record in records]
-        cars = await self._reader.cars_by_cid(inits)
-        models: dict[CID, tuple[StreamId | None, StreamType]] = {}
-        for record, car in zip(records, cars, strict=True):
-            header = None if car is None else parse_event(car).header  # None: damaged
-            models[record.init] = (
-                (record.model, StreamType.MODEL_INSTANCE)
-                if header is None
-                else (header.model, header.stream_type)
-            )
-        return models
-
-    def _describe(
-        self, record: StreamRecord, model: StreamId | None, stream_type: StreamType
-    ) -> StreamFacts:
-        return StreamFacts(
-            StreamId(stream_type, record.init),
-            record.controller,
-            model,
-            record.sep_key,
-            record.sep_value,
-        )
-
-    def _decide(self, streams: Mapping[CID, StreamFacts]) -> dict[CID, PolicyRefusal | None]:
-        """Judge streams, and remember the verdicts."""
-        verdicts: dict[CID, PolicyRefusal | None] = {}
-        for init, stream in streams.items():
-            reason = self.policy.refuse(stream)
-            verdicts[init] = None if reason is None else PolicyRefusal(reason)
-            self._remember(stream, verdicts[init])
-        return verdicts
-
-    def _remember(self, stream: StreamFacts, refusal: PolicyRefusal | None) -> None:
-        init = stream.stream_id.cid
-        self._verdicts[init] = refusal
+    def _decide(self, stream: StreamFacts) -> PolicyRefusal | None:
+        """Judge a stream, and remember the verdict."""
+        record, reason = stream.record, self.policy.refuse(stream)
+        refusal = None if reason is None else PolicyRefusal(reason)
+        self._verdicts[record.init] = refusal
         try:
-            prefix = EventId.build(
-                self._network, stream.sort_value, stream.controller, init, 0, init
-            ).prefix
+            prefix = record.prefix(self._network)
         except EventIdError:  # no peer has an EventId for it, either
-            return
+            return refusal
         if refusal is None:
             self._refused.pop(prefix, None)
         else:
             self._refused[prefix] = refusal
+        return refusal

@@ -20,6 +20,7 @@ from recon_node.ceramic.builder import (
 )
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.store import Policy, PolicySettings, open_store
+from recon_node.store.admission.records import StreamRecord
 from recon_node.store.policy import StreamFacts, hashes_of_event_ids, hashes_of_ring_keys
 
 ALICE, BOB, *_ = KEYS
@@ -36,14 +37,7 @@ def lists(**texts) -> Policy:
 
 
 def facts_of(event) -> StreamFacts:
-    header = event.header
-    return StreamFacts(
-        StreamId(header.stream_type, event.cid),
-        header.controller,
-        header.model,
-        header.sep_key,
-        header.sep_value,
-    )
+    return StreamFacts(StreamRecord.of(event), event.header.model, event.header.stream_type)
 
 
 def offer(event, init=None, height=0):
@@ -214,7 +208,8 @@ def test_an_event_id_is_refused_only_if_its_stream_is(allowed, denied, may, may_
 
 
 def test_the_case_of_an_ethereum_address_does_not_matter():
-    stream = replace(facts_of(init_event(ALICE, MODEL, None)), controller=ETHEREUM.lower())
+    stream = facts_of(init_event(ALICE, MODEL, None))
+    stream = replace(stream, record=stream.record._replace(controller=ETHEREUM.lower()))
     assert "deny_controllers" in (
         Policy.of(settings(deny_controllers=[ETHEREUM])).refuse(stream) or ""
     )
