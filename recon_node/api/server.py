@@ -289,6 +289,7 @@ class HttpConnection:
             http = self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
             if beginning:  # nothing would be the end
                 http.receive_data(beginning)
+            size = len(beginning)
             while not isinstance(event := http.next_event(), h11.Request):
                 if event is not h11.NEED_DATA:  # the client has ended the connection
                     return None
@@ -296,9 +297,12 @@ class HttpConnection:
                     self._has_begun = True
                     self._until = trio.current_time() + HEAD_LIMIT
                 was_sent_ahead = False
-                http.receive_data(await self._read(MAX_HEAD))
+                http.receive_data(received := await self._read(MAX_HEAD))
+                size += len(received)
             headers = [(name.lower(), value) for name, value in event.headers.raw_items()]
             behind = http.trailing_data[0]
+            if size - len(behind) > MAX_HEAD:  # h11 looks at what is not complete yet
+                raise h11.RemoteProtocolError("Head too long", error_status_hint=431)
             head = Head(event.method, event.target, event.http_version, headers, behind)
         self._is_read = False
         scope = self._scope_of(head)

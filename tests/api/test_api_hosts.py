@@ -41,6 +41,7 @@ def test_names_in_the_settings() -> None:
 ANSWERS = [
     *((request.encode(), status) for request, status in REQUESTS["requests"]),
     (b"GET" + VERSION + b"Host: x\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", 431),
+    (b"GET" + VERSION + b"Host: localhost\r\nX: " + b"a" * 20_000 + b"\r\n" + CLOSE, 431),
     (b"\x00\xff\xfe\r\n\r\n", 400),
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), 400),  # TLS
 ]
