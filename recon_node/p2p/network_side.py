@@ -427,10 +427,9 @@ async def load_peers(book: PeerBook, data_dir: Path) -> None:
         return
     except (*_UNUSABLE, OSError) as error:
         aside = path.with_suffix(".broken")
+        await trio.to_thread.run_sync(os.replace, path, aside)
         logger.warning("Cannot read the peer book; starting without it", path=str(path),
                     error=str(error), kept_as=str(aside))  # fmt: skip
-        if not isinstance(error, OSError):
-            await trio.to_thread.run_sync(os.replace, path, aside)
 
 
 async def save_peers(book: PeerBook, data_dir: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from recon_node.base.files import draft_of
 from recon_node.fairness.pacing import SPREAD
 from recon_node.fairness.slots import LATELY
+from recon_node.p2p import network_side
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.network_side import PEERS_FILE, load_peers, save_peers
 from recon_node.p2p.peers import book as peer_book
@@ -207,10 +208,13 @@ async def test_the_book_outlives_a_restart(tmp_path: Path):
         *("", "{", "[]", "{}", "7", '{"peers": 3}', '{"peers": [{"id": 1}]}', '{"peers": [[]]}'),
         '{"peers": [{"id": "0", "addresses": [], "latency": null, "last_sync": null}]}',
         *('{"peers": {"a": null}}', '{"peers":' + "[" * 100_000, "\0" * 100),
+        " " * 200_000,
     ],
     ids=lambda content: content[:20],
 )
-async def test_a_damaged_book_is_put_aside(tmp_path: Path, content):
+async def test_a_damaged_book_is_put_aside(tmp_path: Path, content, monkeypatch):
+    """One that is too large as well: the next save would replace it."""
+    monkeypatch.setattr(network_side, "_MAX_PEERS", 150_000)
     (tmp_path / PEERS_FILE).write_text(content)
     book = PeerBook(100)
     await load_peers(book, tmp_path)
