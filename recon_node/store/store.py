@@ -23,6 +23,7 @@ import trio
 
 from recon_node.base.files import reserve_at
 from recon_node.base.latest import Latest
+from recon_node.base.terminal import human_size
 from recon_node.ceramic import EventId
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
@@ -582,7 +583,7 @@ class DiskReserve:
         if self.keep and (self.is_short or free < needed):
             self._set_short(True, free, needed)
             raise DiskFullError(
-                f"the disk has {free / 1e6:,.0f} MB left, and {self.keep / 1e6:,.0f} MB are kept "
+                f"the disk has {human_size(free)} left, and {human_size(self.keep)} are kept "
                 "free (keep_free): nothing is taken from peers until there is more"
             )
         self._held += size

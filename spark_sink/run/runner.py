@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from recon_node.base.terminal import human_size
 from recon_node.base.timing import span
 from spark_sink.derive.workers import SparkWorkers, warming_up
 from spark_sink.errors import SinkError, TablesError, another_log
@@ -390,8 +391,8 @@ class Runner:
         self._metrics.disk_free.set(free)
         if free < self._settings.keep_free:
             raise TablesError(
-                f"the disk of {self._local} is nearly full: {free / 1e6:.0f} MB are free, and "
-                f"--keep-free is {self._settings.keep_free / 1e6:.0f} MB; free some space and "
+                f"the disk of {self._local} is nearly full: {human_size(free)} are free, and "
+                f"--keep-free is {human_size(self._settings.keep_free)}; free some space and "
                 "start again, nothing is lost"
             )
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from deltalake import DeltaTable
 
-from recon_node.base.terminal import echo
+from recon_node.base.terminal import echo, human_size
 from spark_sink.errors import SinkError
 from spark_sink.schema import RAW
 from spark_sink.source.feed_client import Feed, Head
@@ -126,8 +126,8 @@ def show_health(health: Health, now: datetime) -> None:
             f"position {table.position:<{width}}",
             f"{table.rows} rows",
             f"{table.files} files",
-            f"{table.size / 1e6:.1f} MB",
-            f"{(table.total - table.size) / 1e6:.1f} MB kept",
+            human_size(table.size),
+            f"{human_size(table.total - table.size)} kept",
             f"version {table.version}",
             f"{_span(now - table.committed_at)} old",
             *([f"{health.lag[table.name]} behind"] if table.name in health.lag else []),
@@ -144,8 +144,8 @@ def show_health(health: Health, now: datetime) -> None:
     live = sum(table.size for table in health.tables)
     total = sum(table.total for table in health.tables)
     echo(
-        f"on disk: {total / 1e6:.1f} MB, of which {live / 1e6:.1f} MB are the latest versions, and "
-        f"{(total - live) / 1e6:.1f} MB are kept for older ones (run --history, --history-size)"
+        f"on disk: {human_size(total)}, of which {human_size(live)} are the latest versions, and "
+        f"{human_size(total - live)} are kept for older ones (run --history, --history-size)"
     )
     logs = sorted({table.epoch for table in health.tables})
     echo(f"log: {', '.join(logs)}")

@@ -151,7 +151,7 @@ def test_of_several_nodes_status_takes_the_one_that_is_read(filled, full_node, n
 def test_status(filled: Path, full_node: Node) -> None:
     text = shown("status", "--tables", filled, "--url", full_node.url)
     line = next(line for line in text.splitlines() if line.startswith("raw_events"))
-    for part in ("position 500", "500 rows", "MB", "version 1", "old", "430 behind"):
+    for part in ("position 500", "500 rows", "iB", "version 1", "old", "430 behind"):
         assert part in line
     assert text.count("430 behind") == 6
     assert "behind" not in shown("status", "--tables", filled)

@@ -8,12 +8,12 @@ export const count = (value) => (value == null ? "–" : number.format(value));
 /** "1 event", "2 events" */
 export const counted = (value, word) => count(value) + " " + word + (value === 1 ? "" : "s");
 
-/** 1.2 kB, with decimal prefixes. */
+/** 1.2 KiB, as the commands print it. */
 export function bytes(value) {
-  const units = ["B", "kB", "MB", "GB", "TB"];
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
-  while (value >= 1000 && unit < units.length - 1) {
-    value /= 1000;
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
     unit += 1;
   }
   return (unit ? value.toFixed(1) : Math.round(value)) + " " + units[unit];
