@@ -32,7 +32,7 @@ from recon_node.recon import (
     Side,
     SoughtIds,
     Version,
-    find,
+    find_by_id,
     turn_of,
 )
 
@@ -140,7 +140,7 @@ def make_sketches(protocol: Version[Any], *stores: KeyStore) -> None:
 def look_up(sought: SoughtIds, other: KeyStore) -> list[bytes]:
     """Return the keys of some ids, found in the store of the side that has them, as a node does."""
     ids = np.frombuffer(b"".join(sought.ids), "<u8")
-    return [key for _, key in run_steps(find(other, sought.key_range, ids))]
+    return [key for _, key in run_steps(find_by_id(other, sought.key_range, ids))]
 
 
 def ceramic_one_wire(pair: Pair) -> Cost:

@@ -10,9 +10,9 @@ while, nor until it gets another event, or the node is restarted, maybe with a l
 Few streams are computed at once, and most in milliseconds. What takes longer than `QUICK` is
 *long*, and only one such is computed at a time, so that the other slots are always for short work:
 when another one turns out to be long, its process is killed, and it waits for its turn. It is
-remembered, and waits at once when it is asked for again. So is what takes many bytes along, or will
-when it is decoded: an empty list is one byte of an event, and 64 of memory. Slots are taken in
-turn by those who ask (`recon_node.fairness.turns`).
+remembered as long, and waits at once when it is asked for again. Streams with very many bytes are
+long from the start, counted as they will be once decoded: an empty list is one byte of an event,
+and 64 of memory. Slots are taken in turn by those who ask (`recon_node.fairness.turns`).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from recon_node.p2p.peers.connections import (
     keep_reconnecting,
     let_go_of_idle,
     let_go_of_others,
-    tell_when_alone,
+    warn_when_alone,
 )
 from recon_node.p2p.peers.dht import LibraryDht
 from recon_node.p2p.peers.dht_server import networks_in
@@ -130,7 +130,7 @@ class P2P:
         nursery.start_soon(self._syncer.run)
         nursery.start_soon(self._history.log_summaries)
         nursery.start_soon(self._watch_addresses)
-        nursery.start_soon(tell_when_alone, host, book, settings)
+        nursery.start_soon(warn_when_alone, host, book, settings)
         nursery.start_soon(let_go_of_idle, host, book)
         shares = self._overlap.shares
         nursery.start_soon(keep_reconnecting, host, book, shares, self._syncer.connect)

@@ -27,7 +27,7 @@ from recon_node.recon.cip124 import RECON_1_0
 from recon_node.recon.coded import RECON_1_2
 from recon_node.recon.keys.key_hashes import ID_SIZE, id_of
 from recon_node.recon.keys.key_store import KeyStore, KeyView
-from recon_node.recon.keys.lookups import find
+from recon_node.recon.keys.lookups import find_by_id
 from recon_node.recon.keys.ordered_keys import (
     KeyRange,
     Summary,
@@ -74,7 +74,7 @@ __all__ = [
     "Summary",
     "Version",
     "covers",
-    "find",
+    "find_by_id",
     "id_of",
     "intersect_ranges",
     "merge_ranges",

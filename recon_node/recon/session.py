@@ -304,8 +304,7 @@ class Side:
         """Leave out keys whose events this side refuses or does not want: the peer may take them.
 
         In some versions (`reports_left_out`), keys that are known to be at the peer may be left out
-        before the session starts: then it need not list them. It is for the driver to bound their
-        number.
+        before the session starts: then it need not list them. The driver must limit their number.
         """
         new = [key for key in dict.fromkeys(keys) if not self._is_left_out(key)]
         self._unwanted += len(new)

@@ -51,7 +51,7 @@ from recon_node.p2p.peers.connections import (
     NOBODY_ANSWERS,
     let_go_of_idle,
     let_go_of_others,
-    tell_when_alone,
+    warn_when_alone,
 )
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
@@ -326,7 +326,7 @@ def alone(nursery):
     near, book = [], PeerBook(10)
     host = SimpleNamespace(connected_peers=lambda: near)
     with capture_logs() as logs:
-        nursery.start_soon(tell_when_alone, host, book, LOOPBACK)
+        nursery.start_soon(warn_when_alone, host, book, LOOPBACK)
         yield near, book, logs
 
 

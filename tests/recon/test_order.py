@@ -10,7 +10,7 @@ from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, id_of
 from recon_node.recon.coded import coded_session
 from recon_node.recon.keys.key_hashes import distinct
-from recon_node.recon.keys.lookups import in_key_order, not_held
+from recon_node.recon.keys.lookups import ids_not_held, in_key_order
 
 ALL = KeyRange(b"", b"\xff" * 9)
 KEYS = st.lists(st.binary(min_size=1, max_size=8), max_size=60)
@@ -29,7 +29,7 @@ def test_distinct_ids_keep_their_order(ids: list[int]) -> None:
 def test_what_is_not_held_keeps_its_order(held: list[bytes], listed: list[bytes]) -> None:
     lacking = [key for key in dict.fromkeys(listed) if key not in held]
     store = KeyStore(held)
-    assert run_steps(not_held(store, ALL, ids_of(listed))).tolist() == ids_of(lacking).tolist()
+    assert run_steps(ids_not_held(store, ALL, ids_of(listed))).tolist() == ids_of(lacking).tolist()
 
 
 @given(KEYS, st.randoms(use_true_random=False))

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.base.steps import run_steps
-from recon_node.recon import KeyRange, KeyStore, find, id_of
+from recon_node.recon import KeyRange, KeyStore, find_by_id, id_of
 from recon_node.recon.keys import lookups
 from recon_node.recon.keys import sketch as sketch_module
 from recon_node.recon.keys.key_hashes import Ids, ids_of
-from recon_node.recon.keys.lookups import not_held
+from recon_node.recon.keys.lookups import ids_not_held
 from recon_node.recon.keys.sketch import (
     COLUMNS,
     MAX_SYMBOLS,
@@ -191,7 +191,7 @@ def test_keys_are_found_by_their_ids(keys, sought, one, other, with_lower):
     store = KeyStore(keys, leaf_size=2, fan_out=3)
     key_range = KeyRange(min(one, other), max(one, other))
     wanted = ids_of(b"".join(sha256(key).digest() for key in sought))
-    result = run_steps(find(store, key_range, wanted, with_lower=with_lower))
+    result = run_steps(find_by_id(store, key_range, wanted, with_lower=with_lower))
     assert [key for _, key in result] == sorted(
         key
         for key in keys & sought
@@ -219,7 +219,7 @@ def test_many_keys_are_found_while_the_store_changes(monkeypatch, few):
     keys = [rng.randbytes(8) for _ in range(20_000)]
     wanted, leaving, staying = keys[:5_000], keys[5_000:8_000], keys[8_000:10_000]
     store = KeyStore(wanted + leaving + staying, leaf_size=16, fan_out=8)
-    steps = find(store, WHOLE, ids_of(b"".join(sha256(key).digest() for key in wanted)))
+    steps = find_by_id(store, WHOLE, ids_of(b"".join(sha256(key).digest() for key in wanted)))
     late, gone = iter(keys[10_000:]), iter(leaving)
 
     def change() -> None:
@@ -240,7 +240,7 @@ def test_ids_are_compared_while_the_store_changes(monkeypatch: pytest.MonkeyPatc
     store = KeyStore(keys[:2_000], leaf_size=16, fan_out=8)
     lacking, late = keys[5_000:], iter(keys[2_000:5_000])
     sought = ids_of(b"".join(sha256(key).digest() for key in keys[:2_000] + lacking))
-    result, _ = drain(not_held(store, WHOLE, sought), lambda: store.load(islice(late, 50)))
+    result, _ = drain(ids_not_held(store, WHOLE, sought), lambda: store.load(islice(late, 50)))
     assert result.tolist() == ids_of(b"".join(sha256(k).digest() for k in lacking)).tolist()
 
 

@@ -176,7 +176,7 @@ class Candidates:
 
 
 def _has(count: int, peers: Iterable[str]) -> bool:
-    """Return whether there are so many, without looking at more."""
+    """Return whether there are `count` peers; look at no more of them."""
     return sum(1 for _ in islice(peers, count)) == count
 
 
@@ -357,7 +357,7 @@ async def _let_go(host: Host, is_useless: Callable[[str], bool], spared: int, wh
                     nursery.start_soon(host.disconnect, peer_id)
 
 
-async def tell_when_alone(host: Host, book: PeerBook, settings: P2PSettings) -> None:
+async def warn_when_alone(host: Host, book: PeerBook, settings: P2PSettings) -> None:
     """Warn the operator if no peer is connected a while after the start, and seldom again."""
     await trio.sleep(ALONE_AFTER)
     while True:

@@ -59,8 +59,8 @@ GATHER: Final = 1.0
 """Seconds for which changes of the interests are gathered: they come one by one from a client that
 has just started. Connected peers get each at once (`interest_gossip`)."""
 AT_LEISURE: Final = 5
-"""So many times as long they are gathered while a connected peer shares each new interest: then its
-events are on their way, and come sooner if nobody has to answer for the DHT meanwhile."""
+"""Changes are gathered for this many times `GATHER` while a connected peer shares each new
+interest: its events are on their way then, and come sooner without questions for the DHT."""
 ROUND_PAUSE: Final = 0.1
 """The least seconds between two rounds."""
 FEW_PEERS: Final = 8

@@ -81,7 +81,7 @@ class _Turn:
 
     at: float
     rounds: int
-    """So many have passed; after `FIRST_ROUNDS`, the waits are those of the interval."""
+    """Rounds that have passed; after `FIRST_ROUNDS`, the waits are those of the interval."""
 
 
 class Schedule:

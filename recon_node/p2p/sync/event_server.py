@@ -30,7 +30,7 @@ from recon_node.p2p.sync.event_stream import (
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import GAVE_WAY, PeerSlots
 from recon_node.p2p.transport.framing import FrameStream, PeerFrames, PeerStream
-from recon_node.recon import ID_SIZE, KeyView, SoughtIds, find
+from recon_node.recon import ID_SIZE, KeyView, SoughtIds, find_by_id
 from recon_node.store import StoreError
 
 logger = structlog.get_logger(__name__)
@@ -146,7 +146,7 @@ class Searches:
         looked_at = self._keys.count(wanted.key_range)
         self._rate_limit.spend(address, looked_at)
         ids = np.frombuffer(b"".join(wanted.ids), "<u8")
-        pairs = await run_cooperatively(find(self._keys, wanted.key_range, ids))
+        pairs = await run_cooperatively(find_by_id(self._keys, wanted.key_range, ids))
         self._rate_limit.spend(address, -min(looked_at, KEYS_PER_EVENT * len(pairs)))
         return {  # our keys are not checked once more
             bytes.__new__(EventId, key): id_.to_bytes(ID_SIZE, "little") for id_, key in pairs

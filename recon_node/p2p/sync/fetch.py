@@ -51,7 +51,7 @@ from recon_node.recon import (
     FetchById,
     SoughtIds,
     covers,
-    find,
+    find_by_id,
     id_of,
     intersect_ranges,
 )
@@ -486,7 +486,7 @@ class ById:
     async def look_up(self, ids: list[bytes]) -> None:
         """Find out which ids have come to other sessions; `FetchTable` only has the latest ones."""
         wanted = np.frombuffer(b"".join(ids), "<u8")
-        here = await run_cooperatively(find(self._store.keys, self._range, wanted))
+        here = await run_cooperatively(find_by_id(self._store.keys, self._range, wanted))
         self.delivered.update(id_.to_bytes(ID_SIZE, "little") for id_, _ in here)
 
     def request(self, ids: list[bytes]) -> RequestByIds:

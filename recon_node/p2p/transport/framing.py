@@ -315,8 +315,8 @@ class FrameStream:
 
         Args:
             patience: the longest wait for a whole frame, in seconds.
-            until_begun: for a peer that has work to do first: the longest wait for the first byte
-                of the frame, in seconds, if that is longer. Its `patience` begins with that byte.
+            until_begun: if longer than `patience`: how long to wait for the first byte, in seconds,
+                while the peer prepares its answer. `patience` then begins with that byte.
 
         Raises:
             FramingError: the bytes are not a frame.

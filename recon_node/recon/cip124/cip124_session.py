@@ -82,8 +82,9 @@ _ENDS: Final = frozenset({_Gap.MATCHES, _Gap.SETTLED})
 
 _REPEATS: Final = 3
 """Repetitions of a round in a row after which it would repeat itself for ever: by then other keys
-were listed. A peer whose pivots were refused says the same three times first: what it sent while it
-learned keys does not count, and what it sends then has to be in vain twice."""
+were listed. A peer whose pivots we refused repeats its message three times before it lists other
+keys: keys that it sent while it was still learning do not count, and later ones must go unanswered
+twice."""
 
 
 _MAX_NEWS: Final = 16

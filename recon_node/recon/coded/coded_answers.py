@@ -100,7 +100,7 @@ class Answers:
             may_salt: whether fingerprints may be salted.
 
         Returns:
-            Our turn, and whether it asks anything: if not, it is for the caller to close.
+            Our turn, and whether it asks anything: if not, the caller has to close.
         """
         key_range = self.side.key_range
         assert key_range is not None
@@ -207,9 +207,9 @@ class Answers:
     def _more_symbols(
         self, received: Message, findings: TurnFindings, last_kind: TurnKind
     ) -> Steps[tuple[Message | None, int]]:
-        """Return a message with as many of our symbols as it takes, or None if ranges are better.
+        """Return a message with as many of our symbols as are needed; None if ranges are better.
 
-        Up to how many keys a gap is then to be listed comes with it.
+        The second value is for ranges: a gap of up to this many keys is to be listed.
         """
         assert self.side.key_range is not None
         sketch = yield from self.side.keys.sums.sketch(self.side.key_range)

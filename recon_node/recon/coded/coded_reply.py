@@ -238,7 +238,7 @@ class CodedReply:
         self._side.count_listed(len(page))
 
     def finish(self) -> list[Message]:
-        """Return the messages of the turn; if nothing was asked, it is for the caller to close."""
+        """Return the messages of the turn; if nothing was asked, the caller has to close."""
         self._end_message(continues=False)
         return self._finished
 

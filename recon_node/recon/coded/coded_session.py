@@ -75,7 +75,7 @@ from recon_node.recon.coded.messages import (
 )
 from recon_node.recon.keys.kept_sums import LOOKS
 from recon_node.recon.keys.key_hashes import ID_SIZE, NO_IDS, Ids, LtHash, among, distinct, id_of
-from recon_node.recon.keys.lookups import find, groups, in_key_order, not_held
+from recon_node.recon.keys.lookups import find_by_id, groups, ids_not_held, in_key_order
 from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
 from recon_node.recon.keys.sketch import Difference
 from recon_node.recon.session import (
@@ -388,12 +388,12 @@ def look_up_lists(
             if say is KEYS or say is LACKING:
                 gap, listed = KeyRange(lower, upper), next(lists)
                 if say is KEYS:
-                    we_lack = yield from not_held(keys, gap, listed.ids, with_lower=with_lower)
+                    we_lack = yield from ids_not_held(keys, gap, listed.ids, with_lower=with_lower)
                     asked_in_full = NO_KEYS
                 else:
                     # If nothing has come, we lack what we lacked in our last turn.
                     check = NO_IDS if unchanged else listed.ids
-                    held = yield from find(
+                    held = yield from find_by_id(
                         keys, gap, np.concatenate([check, listed.wanted]), with_lower=with_lower
                     )
                     we_lack, asked_in_full = _split(held, distinct(listed.ids), listed.wanted)

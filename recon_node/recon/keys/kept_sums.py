@@ -48,7 +48,8 @@ _BATCH: Final = 2048
 """Changes that are collected before they are added to the sums."""
 
 LOOKS: Final = 80
-"""Looks at a key that take as long as adding one to a sum. A look at its id takes 10 ns."""
+"""What adding a key to a sum costs, in looks. A look at the id of a key takes 10 ns; it is the unit
+in which peers pay for what they have computed."""
 
 _KINDS: Final = (Sketch, LtHash)
 """The kinds of sums, by their numbers when they are packed."""

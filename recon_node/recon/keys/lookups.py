@@ -176,8 +176,8 @@ class Finger:
         parts. Near each rank that would make the parts equal, the shortest separator wins, as in a
         prefix B-tree (Bayer and Unterauer, 1977): it falls between two streams rather than into
         one. Long parts are cut at bounds that the tree has. The store must not change meanwhile.
-        There are at least 2 parts, but for lack of keys. If `quick`, time counts for more than a
-        few bytes.
+        There are at least 2 parts unless there are too few keys. `quick` prefers speed to bounds
+        that are a few bytes shorter.
         """
         first, last = start >> COUNT_SHIFT, end >> COUNT_SHIFT
         ranks = [rank for rank in _even_ranks(first, last, parts) if rank > first]
@@ -348,10 +348,8 @@ def _even_ranks(start: int, end: int, parts: int) -> list[int]:
 
 
 def _shortest_separator(keys: list[bytes]) -> tuple[bytes, int]:
-    """Return the first of the shortest separators between neighbours of some ascending keys.
-
-    The index of the key right of it comes with it.
-    """
+    """Return the first of the shortest separators between neighbours of some ascending keys, and
+    the index of the key right of it."""
     first = keys[0]
     shared = common_prefix(first, keys[-1])  # as much as the two neighbours share
     right = 1
@@ -437,10 +435,10 @@ def groups(keys: OrderedKeys, key_range: KeyRange, *, with_lower: bool = False) 
                 break
 
 
-def find(
+def find_by_id(
     keys: OrderedKeys, key_range: KeyRange, ids: Ids, *, with_lower: bool = False
 ) -> Steps[list[tuple[int, bytes]]]:
-    """Return the ids that belong to keys of a range, each with its key, in the keys' order.
+    """Return those of some ids that keys of a range have, each with its key, in the keys' order.
 
     In steps; a key that comes or goes meanwhile may be found or not. Two keys may share an id.
     """
@@ -449,8 +447,7 @@ def find(
         return pairs
     later = groups(keys, key_range, with_lower=with_lower)
     first = list(islice(later, 2))
-    among = keys.count(key_range) if len(first) > 1 else 0
-    indices_of = _searcher(np.sort(ids), among)
+    indices_of = _searcher(np.sort(ids), keys.count(key_range) if len(first) > 1 else 0)
     for number, group in enumerate(chain(first, later)):
         right = indices_of(group.ids)
         if len(right):
@@ -460,17 +457,17 @@ def find(
     return pairs
 
 
-def _searcher(wanted: Ids, among: int) -> Callable[[Ids], NDArray[np.intp]]:
-    """Return what finds the indices of wanted ids in an array, of this many ids in all arrays.
+def _searcher(wanted: Ids, searched: int) -> Callable[[Ids], NDArray[np.intp]]:
+    """Return a function that finds the indices of wanted ids, which ascend, in arrays of ids.
 
-    `among` may be 0 for a single one.
+    `searched` is the number of ids in all these arrays; it may be 0 if there is only one.
     """
     if len(wanted) == 1:
         (only,) = wanted
         return lambda ids: _indices(np.equal(ids, only))
-    if among <= _UNFILTERED_KEYS:
+    if searched <= _UNFILTERED_KEYS:
         return lambda ids: _indices(among_ordered(ids, wanted))
-    pairs = among * len(wanted)
+    pairs = searched * len(wanted)
     size = 1 << min(_FILTER_BITS, (pairs // _FALSE_HITS).bit_length() + 1)
     likely, mask = np.zeros(size, np.bool_), np.uint64(size - 1)
     likely[wanted & mask] = True
@@ -489,7 +486,7 @@ def _indices(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
     return flags.nonzero()[0]
 
 
-def not_held(
+def ids_not_held(
     keys: OrderedKeys, key_range: KeyRange, ids: Ids, *, with_lower: bool = False
 ) -> Steps[Ids]:
     """Return those of some ids that no key of a range has, each once, in steps.

@@ -380,7 +380,7 @@ def _unwanted(event_id: EventId | None, refusal: PolicyRefusal) -> Verdict:
 def _cause(refusal: Refusal, ring_key: HeightlessEventId | None) -> Cause:
     """Say what a refusal is about, of an event that came without an EventId of ours.
 
-    In one from the ring, all that is not inherent is a kind of signature that we do not support.
+    Of events from the ring, the only refusal that is not inherent is an unsupported signature.
     """
     return "event" if ring_key is None or refusal.inherent else "bounds"
 
