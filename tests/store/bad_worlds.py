@@ -53,7 +53,7 @@ class BadWorld(World):
         mine = [cid for cid, event in self.events.items() if event.init == init]
         if self.random.random() < 0.1:
             mine = list(self.events)
-        return self.random.sample(mine, min(len(mine), self.random.choice([1, 1, 2, 3])))
+        return self.random.sample(mine, min(len(mine), self.random.choice([1, 1, 2, 3, 9])))
 
     def add_any(self, init: CID, prevs: list[CID], n: int) -> None:
         kind = self.random.choice(["right", "right", "stranger", "session", "forged", "time", "id"])

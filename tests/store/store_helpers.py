@@ -1,6 +1,7 @@
 """What the store's tests share: streams made from a seed, and an oracle of their delivery."""
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
@@ -162,6 +163,24 @@ def check_log_tables(log: EventLog) -> None:
     faults = {row for (row,) in connection.execute("SELECT id FROM faults")}
     assert cars == events >= faults
     assert waits == waiting
+    if not log.marks.has_releases:
+        check_watches(connection)
+
+
+def check_watches(connection: sqlite3.Connection) -> None:
+    """Each event that waits for others watches one of those for which it has to wait."""
+    lacking: defaultdict[int, set[bytes]] = defaultdict(set)
+    watches: defaultdict[int, set[bytes]] = defaultdict(set)
+    for row, cid, watched, is_lacking in connection.execute(
+        "SELECT event, waits.cid, watched, iif(state < 0, waits.cid = init_cid, "
+        "ifnull((SELECT max(state) FROM events AS base WHERE base.cid = waits.cid), 0) "
+        "<= max(state, 0)) FROM waits JOIN events ON events.id = event"
+    ):
+        watches[row] |= {cid} if watched else set()
+        lacking[row] |= {cid} if is_lacking else set()
+    for row, cids in lacking.items():
+        assert watches[row]
+        assert not cids or watches[row] & cids, row
 
 
 def controller(n: int) -> str:

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from store_helpers import World
 
 from recon_node.store import StoreSettings
+from recon_node.store.admission import ladder
 from recon_node.store.admission.ladder import Ladder
+from recon_node.store.db import rows
 from recon_node.verification import Refusal
 
 SEEDS = st.integers(0, 2**32)
@@ -87,6 +89,40 @@ def test_the_short_way_leads_where_the_long_one_does(seed: int, guarded: bool, o
                 settle_some(log, random, 0.3)
             ends.append((verdicts, log.keys, log.feed, log.marks, log.load_refused()))
     assert ends[0] == ends[1]
+
+
+@FEW
+@given(seed=SEEDS, guarded=st.booleans(), room=st.sampled_from([1, 2, 5, 256]))
+def test_what_watches_another_event_need_not_be_looked_at(
+    seed: int, guarded: bool, room: int
+) -> None:
+    """Each outcome is that of a ladder that looks at all that waits for what has moved, wherever
+    transactions end, and whatever each event watches; also in a log of an earlier version."""
+    world = BadWorld(seed)
+    claims = [claim for event in world.events.values() for claim in world.claims(event)]
+    batches = shuffled(claims, world.random)
+    ends = []
+    for is_watching in (True, False):
+        random = Random(seed)
+        with (
+            opened(guarded=guarded) as log,
+            patch.object(rows, "MAX_WAITERS", room),
+            random_watches(random) if is_watching else patch.object(Ladder, "_watch"),
+        ):
+            for batch in batches:
+                log.admit(batch)
+                if random.random() < 0.1:
+                    log.connection.execute("UPDATE waits SET watched = 1")
+                settle_some(log, Random(seed), 0.3)
+            refused = sorted(log.load_refused())
+            ends.append((log.keys, sorted(log.feed), log.marks.waiting, refused))
+    assert ends[0] == ends[1]
+
+
+@contextmanager
+def random_watches(random: Random) -> Iterator[None]:
+    with patch.object(ladder, "hash", lambda _: random.random(), create=True):
+        yield
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def test_no_event_is_left_waiting_whose_history_is_here(tmp_path, monkeypatch, s
     """Each waits for several events of a batch, which are looked up in parts."""
     monkeypatch.setattr(rows, "MAX_WAITERS", 16)
     monkeypatch.setattr(sql, "_VALUES_PER_STATEMENT", 5)
-    world = World(seed, streams=10, events=100)
+    world = World(seed, streams=20, events=400)
     offers = world.offers()
     Random(seed).shuffle(offers)
     log = BareLog(tmp_path)

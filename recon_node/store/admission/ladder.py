@@ -7,6 +7,9 @@
 
 One step at a time. An event that moved may let those move that build on it, and so on until nothing
 moves: an event is delivered as soon as its history is complete, in whatever order its parts came.
+Of the events that it has to wait for, an event *watches* one, and is looked at when that one moves;
+then it watches another one. So those that build on the same many events are looked at a few times,
+not whenever one of these arrives.
 
 A data event may be *badly signed* (CIP-145: invalid); its `fault` says in what way. Nothing is
 delivered on top of it until a valid data event covers it, however far above. Then all that this one
@@ -68,6 +71,7 @@ from recon_node.store.admission.records import (
     Inquiry,
     Known,
     Marks,
+    Moved,
     Record,
     Share,
     StreamRecord,
@@ -274,7 +278,7 @@ class Ladder:
 
         It is not remembered as refused, since nothing is wrong with it.
         """
-        for record in (yield from self._waiters([init])):
+        for record in (yield from self._waiters([(init, init)])):
             if record.state is ORPHAN and record.refusal is None:
                 self._drop(record, Refusal(reason, temporary=True))
 
@@ -283,15 +287,15 @@ class Ladder:
         while below := [*moved, *self._moved_by_cover]:
             self._moved_by_cover.clear()
             moved = []
-            for record in (yield from self._waiters(below)):
+            for record in (yield from self._waiters([*map(self._known.moved, below)])):
                 if (yield from self._move_held(record)):
                     moved.append(record.cid)
 
-    def _waiters(self, cids: list[CID]) -> Inquiry[list[Record]]:
-        """Return the undelivered records that build on one of these events."""
-        if not self._known.waited_for.issuperset(cids):
-            yield Want(waiters=cids)
-        return self._known.waiters(cids)
+    def _waiters(self, moved: list[Moved]) -> Inquiry[list[Record]]:
+        """Return the undelivered records that may move now, see `Known.waiters`."""
+        if not self._known.waited_for.issuperset(moved):
+            yield Want(waiters=moved)
+        return self._known.waiters(moved)
 
     def _move_held(self, record: Record) -> Inquiry[bool]:
         """Move a held record; return whether what builds on it may now move."""
@@ -306,6 +310,7 @@ class Ladder:
             return moved
         if not (yield from self._has_valid_waiter(record)):
             self._drop(record, no_room(now, self._limits[now]))  # it had seemed to be another kind
+            return False
         return moved
 
     def _make_room(self, record: Record, share: Share) -> Inquiry[bool]:
@@ -331,7 +336,7 @@ class Ladder:
         seen: set[CID] = set()
         above = [record.cid]
         while above and stream is not None:
-            waiters = yield from self._waiters(above)
+            waiters = yield from self._waiters([(cid, None) for cid in above])
             new = [waiter for waiter in waiters if waiter.cid not in seen]
             for waiter in new:
                 is_valid = waiter.kind is DATA and waiter.fault is None
@@ -374,7 +379,26 @@ class Ladder:
             return fault.refusal.inherent
         except DamagedEventError as error:
             self.damaged += error.found
+        if record.state is not DELIVERED:
+            self._watch(record)
         return record.state > start and record.state >= UNCOVERED
+
+    def _watch(self, record: Record) -> None:
+        """Choose what a record watches: one of those that it has to wait for.
+
+        If its author knew which one that is, they could send that one next, each time. They do not:
+        `hash` is another function in each process.
+        """
+        if not self._known.events.issuperset(record.builds_on):
+            return  # it was loaded because others build on it: a release comes back to it
+        lacking = [
+            cid
+            for cid in record.builds_on
+            if (base := self._known.checked(cid)) is None or base.state <= record.state
+        ]
+        if record.state is ORPHAN:
+            lacking = [cid for cid in lacking if cid == record.init]
+        record.watch = min(lacking or record.builds_on, key=hash, default=None)
 
     def _refuse(self, record: Record, refusal: Refusal) -> None:
         record.refusal = refusal

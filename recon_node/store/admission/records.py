@@ -90,6 +90,9 @@ class Record:
     state: State
     builds_on: tuple[CID, ...] = ()
     """The init event and the prevs; empty for an init event, and once delivered."""
+    watch: CID | None = None
+    """Of what it builds on, what has to move before it can. None: a log of an earlier version does
+    not say, or it builds on nothing."""
     position: int | None = None
     refusal: Refusal | None = None
     fault: str | None = None
@@ -102,6 +105,7 @@ class Record:
     """Bytes of its CAR; 0 once it is delivered."""
     logged_state: State | None = None
     """Its state in the log; None until it is written."""
+    logged_watch: CID | None = None
     is_unproven: bool = False
     """Whether it is UNCOVERED only because its anchor was not looked up."""
     was_withheld: bool = False
@@ -290,6 +294,13 @@ def share_limits(settings: StoreSettings, *, guarded: bool) -> Mapping[Share, Am
 T = TypeVar("T")
 
 
+Moved = tuple[CID, bytes | None]
+"""An event that others may build on, and why these are looked at: the init event of its stream, if
+it has moved there; `REFUSED`, if it is wrong under any EventId; None, if all are wanted."""
+
+REFUSED: Final = b""
+
+
 class Want(NamedTuple):
     """What has to be known next."""
 
@@ -297,8 +308,8 @@ class Want(NamedTuple):
     """Which of these were refused before."""
     events: Collection[CID] = ()
     """Records of these events, what their streams require, and whether they were refused."""
-    waiters: Collection[CID] = ()
-    """Undelivered records that build on these events, and what else those build on."""
+    waiters: Collection[Moved] = ()
+    """Undelivered records that `Known.waiters` returns for these, and what else those build on."""
     proofs: Collection[CID] = ()
     """What the lookups of these led to. Those of records are known with the records."""
     cars: Collection[Record] = ()
@@ -335,8 +346,10 @@ class Known:
     """Events of which all is known."""
     forgotten: frozenset[bytes] = frozenset()
     """The init events of forgotten streams, of whose events nothing is stored but the names."""
-    waited_for: set[CID] = field(default_factory=set)
-    """Events whose waiters are known."""
+    unwaited: set[CID] = field(default_factory=set)
+    """Events on which no undelivered record of the log builds."""
+    waited_for: set[Moved] = field(default_factory=set)
+    """Those whose waiters are known."""
     _by_event_id: dict[EventId, Record] = field(default_factory=dict)
     _by_cid: dict[CID, dict[Record, None]] = field(default_factory=dict)  # dicts as ordered sets
     _waiters: dict[CID, dict[Record, None]] = field(default_factory=dict)
@@ -380,13 +393,27 @@ class Known:
         return None
 
     def may_be_waited_for(self, cid: CID) -> bool:
-        """Return whether a record builds on that event, or its waiters are not known."""
-        return cid not in self.waited_for or bool(self._waiters.get(cid))
+        """Return whether an undelivered record may build on that event."""
+        return cid not in self.unwaited or bool(self._waiters.get(cid))
 
-    def waiters(self, cids: Iterable[CID]) -> list[Record]:
-        """Return the undelivered records that build on one of these events, each once."""
-        waiters = {record: None for cid in cids for record in self._waiters.get(cid, ())}
-        return [record for record in waiters if record.state is not DELIVERED]
+    def moved(self, cid: CID) -> Moved:
+        """Return that event as one that has moved, or that was refused."""
+        record = None if cid in self.refused else self.checked(cid)
+        return cid, REFUSED if record is None else record.init
+
+    def waiters(self, moved: Iterable[Moved]) -> list[Record]:
+        """Return the undelivered records that build on one of these events and may move now, each
+        once: those that watch it, and those that are wrong because it is refused, or is of another
+        stream. An orphan is not: it needs its init event first."""
+        waiters: dict[Record, None] = {}
+        for cid, stream in moved:
+            for record in self._waiters.get(cid, ()):
+                if record.state is DELIVERED:
+                    continue
+                is_wrong = record.state is not ORPHAN and record.init != stream
+                if stream is None or record.watch in (None, cid) or is_wrong:
+                    waiters[record] = None
+        return list(waiters)
 
     def car(self, record: Record) -> bytes:
         """Return the CAR of a record.

@@ -110,10 +110,11 @@ class Rules:
     def move_mended(self, mended: Sequence[CID]) -> Inquiry[None]:
         """Move the records of mended events, and those that wait because they could not be read."""
         known = self._known
-        yield Want(events=mended, waiters=mended)
+        moved = [(cid, None) for cid in mended]
+        yield Want(events=mended, waiters=moved)
         held = [record for cid in mended for record in known.records_of(cid)]
         yield Want(events=[cid for record in held for cid in record.builds_on])
-        yield from self._ladder.move([*held, *known.waiters(mended)])
+        yield from self._ladder.move([*held, *known.waiters(moved)])
 
     def judge(self, batch: Sequence[Submission]) -> Inquiry[list[Verdict]]:
         """Judge all events, in order, and move those that are accepted."""
@@ -132,7 +133,8 @@ class Rules:
         )
         # Not the waiters of events that are here, which are loaded when these move: otherwise
         # anyone could have them loaded, by offering such an event once more.
-        yield Want(waiters=[event.cid for event in events if not known.records_of(event.cid)])
+        new = [event for event in events if not known.records_of(event.cid)]
+        yield Want(waiters=[(event.cid, event.init) for event in new])
         outcomes: list[_Recorded | Verdict] = []
         for submission, outcome in zip(batch, screened, strict=True):
             if not isinstance(outcome, Facts):

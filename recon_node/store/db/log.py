@@ -62,6 +62,7 @@ from recon_node.store.db.rows import (
     select_withheld,
     stream_rows,
     update_records,
+    update_watches,
 )
 from recon_node.store.db.saved_keys import SavedKeys, forget_keys
 from recon_node.store.db.sql import explained_errors, short
@@ -406,6 +407,7 @@ class Change:
         if removed:
             delete_records(connection, removed)
             proofs_done = proofs.delete_anchors(connection, removed)
+        update_watches(connection, touched)
         if refused:
             remember_refused(connection, refused, log.settings.max_refused)
         if self.loader.releases:

@@ -16,7 +16,8 @@ it is refused with a message, and so is a missing one whose write-ahead log stil
 **Tables.** `events` has one row for each EventId held (`event_table`); its CAR is in `cars` under
 the same id, so that walks over events never touch CARs; blocks that several events share are in
 `blocks` (see `store.db.blocks`). `waits` has a row for each event that an undelivered event builds
-on, to find those that wait for an event that arrives. `streams` has what later events of a stream
+on, to find those that wait for an event that arrives; `watched` says of one of them that it has to
+move first (in a log of an earlier version, of all). `streams` has what later events of a stream
 are checked against. `refused` remembers EventIds that were proven wrong (`inherent`: the event
 itself is wrong, under any EventId). `proofs` and `anchors` are about time events, see
 `recon_node.store.db.proofs`, and `not_found` says of which the chain did not have the transaction.

@@ -188,4 +188,5 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     slim_events,
     "CREATE TABLE forgotten (init_cid BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;",
     "-- CARs may be trimmed from here on (see blocks.py), which earlier versions cannot read.",
+    "ALTER TABLE waits ADD COLUMN watched INTEGER NOT NULL DEFAULT 1;",
 )

@@ -22,7 +22,6 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 from recon_node.base.steps import run_steps
@@ -36,6 +35,7 @@ from recon_node.store.admission.records import (
     UNCOVERED,
     Inquiry,
     Known,
+    Moved,
     Record,
     State,
     StreamRecord,
@@ -61,10 +61,14 @@ _OF_POSITIONS: Final = (
 BEGINNING: Final = -1
 """Before the row of any waiter."""
 
-_WAITERS: Final = "SELECT event FROM waits WHERE cid = ? AND event > ? ORDER BY event LIMIT ?"
+_WAITERS: Final = (
+    "SELECT event FROM waits CROSS JOIN events ON events.id = event WHERE waits.cid = ?1 "
+    "AND (watched OR ?2 IS NULL OR state > -1 AND init_cid != ?2) "  # as in `Known.waiters`
+    "AND event > ?3 ORDER BY event LIMIT ?4"
+)
 _ANCHORED: Final = (
     "SELECT event FROM anchors JOIN events ON events.id = event "
-    "WHERE proof = ? AND event > ? AND position IS NULL ORDER BY event LIMIT ?"
+    "WHERE proof = ?1 AND event > ?3 AND position IS NULL ORDER BY event LIMIT ?4"
 )
 
 _SELECT: Final = (
@@ -99,15 +103,22 @@ def _records(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) ->
     undelivered = [row[0] for row in rows if row[6] != DELIVERED]
     builds_on: defaultdict[int, list[CID]] = defaultdict(list)
     names: dict[bytes, CID] = {}  # many may wait for the same 256 events, and a CID is dear to make
-    sql = "SELECT event, cid FROM waits WHERE event IN (?)"
-    for row, cid in select_in(connection, sql, undelivered):
+    watches: defaultdict[int, list[CID]] = defaultdict(list)
+    sql = "SELECT event, cid, watched FROM waits WHERE event IN (?)"
+    for row, cid, watched in select_in(connection, sql, undelivered):
         name = names.get(cid)
         if name is None:
             name = names[cid] = CID(cid)
         builds_on[row].append(name)
+        if watched:
+            watches[row].append(name)
     sql = "SELECT id, substr(car, 1, 9), length(car) FROM cars WHERE id IN (?)"
     sizes = {row: full_size(*car) for row, *car in select_in(connection, sql, undelivered)}
-    return [_record(row, tuple(builds_on.get(row[0], ())), sizes.get(row[0], 0)) for row in rows]
+    records = [_record(row, tuple(builds_on.get(row[0], ())), sizes.get(row[0], 0)) for row in rows]
+    for record in records:
+        if len(watched := watches.get(record.row, ())) == 1:  # more in a log of an earlier version
+            record.watch = record.logged_watch = watched[0]
+    return records
 
 
 def select_withheld(connection: sqlite3.Connection, *, orphans: bool) -> list[EventId]:
@@ -188,8 +199,13 @@ def insert_records(
     insert_rows(connection, "INSERT INTO cars (id, car) VALUES", cars)
     insert_rows(
         connection,
-        "INSERT INTO waits (event, cid) VALUES",
-        ((r.row, cid) for r in records if r.state < DELIVERED for cid in r.builds_on),
+        "INSERT INTO waits (event, cid, watched) VALUES",
+        (
+            (r.row, cid, r.watch in (None, cid))
+            for r in records
+            if r.state < DELIVERED
+            for cid in r.builds_on
+        ),
     )
     insert_faults(connection, _faults(records))
     streams = [StreamRecord.of(init) for init in events.values() if init.kind is INIT]
@@ -219,6 +235,18 @@ def update_records(
     )
     insert_faults(connection, _faults(records))
     _delete_waits(connection, (r for r in records if r.state is DELIVERED))
+
+
+def update_watches(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
+    """Write what records watch that are in the log."""
+    connection.executemany(
+        "UPDATE waits SET watched = NOT watched WHERE event = ?2 AND watched != (cid = ?1)",
+        (
+            (r.watch, r.row)
+            for r in records
+            if r.watch != r.logged_watch and r.logged_state is not None and r.state < DELIVERED
+        ),
+    )
 
 
 def delete_records(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
@@ -307,10 +335,12 @@ def note_own_streams(connection: sqlite3.Connection, inits: Collection[CID]) -> 
     )
 
 
-def select_waiters(connection: sqlite3.Connection, cid: CID, after: int, limit: int) -> list[int]:
+def select_waiters(
+    connection: sqlite3.Connection, moved: Moved, after: int, limit: int
+) -> list[int]:
     """Return the rows of undelivered events that wait for an event or for a proof, ascending."""
     for sql in (_WAITERS, _ANCHORED):  # a CID is either an event's or a proof's
-        rows = [row for (row,) in connection.execute(sql, (cid, after, limit))]
+        rows = [row for (row,) in connection.execute(sql, (*moved, after, limit))]
         if rows:
             return rows
     return []
@@ -422,39 +452,37 @@ class BatchLoader:
         for raw, reason in select_in(self._connection, sql, missing if self._any_refused else ()):
             known.refused[CID(raw)] = reason
 
-    def _load_missing_waiters(self, cids: Iterable[CID]) -> None:
+    def _load_missing_waiters(self, moved: Iterable[Moved]) -> None:
         """Load the waiters of those events whose waiters are not known."""
-        missing = [cid for cid in dict.fromkeys(cids) if cid not in self.known.waited_for]
-        if not missing:
-            return
-        self.known.waited_for.update(missing)
-        if not self._any_waits:
-            return
-        sql = "SELECT DISTINCT event FROM waits WHERE cid IN (?)"
-        # Two parts of a long list may find the same row: such a list must not pass for a whole one.
-        stored_rows = [
-            row for (row,) in islice(select_in(self._connection, sql, missing), self._room + 1)
-        ]
-        rows = sorted(set(stored_rows))
-        if len(stored_rows) <= self._room:  # nearly always
-            self._room -= len(rows)
-            self._load_records("id IN (?) ORDER BY id", rows)
-        else:
-            self.load_waiters(missing)
+        known = self.known
+        missing = [pair for pair in dict.fromkeys(moved) if pair not in known.waited_for]
+        known.waited_for.update(missing)
+        cids = [cid for cid, _ in missing if cid not in known.unwaited]
+        sql = "SELECT DISTINCT cid FROM waits WHERE cid IN (?)"
+        found = select_in(self._connection, sql, cids if self._any_waits else ())
+        waited_for = {cid for (cid,) in found}
+        known.unwaited.update(cid for cid in cids if cid not in waited_for)
+        if waited_for:
+            self.load_waiters([pair for pair in missing if pair[0] in waited_for])
 
-    def load_waiters(self, cids: Sequence[CID], after: int = BEGINNING) -> list[Record]:
+    def load_waiters(self, moved: Sequence[Moved], after: int = BEGINNING) -> list[Record]:
         """Load what waits for some events or proofs, beyond a row, one after the other until there
         is no room; those with further waiters are in `releases` then."""
-        self.known.waited_for.update(cids)
+        self.known.waited_for.update(moved)
         loaded: dict[int, None] = {}
-        for cid in cids:
-            rows = select_waiters(self._connection, cid, after, self._room + 1)
+        for cid, stream in moved:
+            rows = select_waiters(self._connection, (cid, stream), after, self._room + 1)
             taken = rows[: self._room]
             if len(taken) < len(rows):
                 self.releases[cid] = taken[-1] if taken else after
             self._room -= len(taken)
             loaded.update(dict.fromkeys(taken))
         return self._load_records("id IN (?) ORDER BY id", sorted(loaded))
+
+    def load_released(self, cid: CID, after: int) -> list[Record]:
+        """Load the waiters of a release, as `load_waiters` does."""
+        self._load_events([cid])
+        return self.load_waiters([self.known.moved(cid)], after)
 
     def _load_records(self, where: str, values: Sequence[object]) -> list[Record]:
         records = select_records(self._connection, where, values)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from recon_node.ipld import CID
-from recon_node.store.admission.records import ProofVerdict
+from recon_node.store.admission.records import REFUSED, ProofVerdict
 from recon_node.store.db import proofs
 from recon_node.store.db.log import Change, Committed, EventLog
 from recon_node.store.db.rows import BatchLoader, delete_release, has_releases, select_releases
@@ -29,7 +29,7 @@ def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -
         before = proofs.doubted_events(log.connection) if was_doubted else set()
         settled = proofs.settle_proofs(log.connection, verdicts)
         change = Change(log, marks)
-        change.move(change.loader.load_waiters(settled))
+        change.move(change.loader.load_waiters([(proof, REFUSED) for proof in settled]))
         committed = change.write()
         proofs.forget_doubts(log.connection, settled)
         if was_doubted:
@@ -79,7 +79,7 @@ def commit_releases(log: EventLog) -> Committed:
                 break
             log.last_release = cid
             delete_release(log.connection, cid)
-            change.move(change.loader.load_waiters([cid], after))
+            change.move(change.loader.load_released(cid, after))
         committed = change.write()
         marks.has_releases = has_releases(log.connection)
     return committed

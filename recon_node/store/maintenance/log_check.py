@@ -255,12 +255,14 @@ class EventChecker:
             raise _WrongError(f"its prev is {event.prevs[0]}, not the one in `anchors`")
         return event
 
-    def _check_waits(self, row: EventRow, event: Event, waits: set[bytes]) -> None:
+    def _check_waits(self, row: EventRow, event: Event, waits: dict[bytes, int]) -> None:
         expected = set() if row.state == State.DELIVERED else set(_builds_on(event))
-        if waits != expected:
+        if waits.keys() != expected:
             raise _WrongError(
                 f"it waits for {len(expected)} events by its CAR, but for {len(waits)} by `waits`"
             )
+        if waits and not any(waits.values()):
+            raise _WrongError("it watches none of the events that it waits for by `waits`")
 
     def _check_state(
         self, row: EventRow, event: Event, bases: dict[CID, Record], stream: StreamRecord | None
@@ -301,11 +303,11 @@ class EventChecker:
         if stream.event_id(self._network, height, event.cid) != row.event_id:
             raise _WrongError("its EventId does not follow from its history")
 
-    def _waits(self, rows: Sequence[EventRow]) -> defaultdict[int, set[bytes]]:
-        waits: defaultdict[int, set[bytes]] = defaultdict(set)
-        sql = "SELECT event, cid FROM waits WHERE event IN (?)"
-        for row, cid in select_in(self._connection, sql, [row.id for row in rows]):
-            waits[row].add(cid)
+    def _waits(self, rows: Sequence[EventRow]) -> defaultdict[int, dict[bytes, int]]:
+        waits: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
+        sql = "SELECT event, cid, watched FROM waits WHERE event IN (?)"
+        for row, cid, watched in select_in(self._connection, sql, [row.id for row in rows]):
+            waits[row][cid] = watched
         return waits
 
     def _bases(self, events: Sequence[Event]) -> dict[CID, Record]:
