@@ -222,8 +222,8 @@ def another_log(path: TablePath, actual: str, expected: str) -> SinkError:
         )
     return FeedChangedError(
         f"the table {path} was made from log {actual}, but the node has log {expected}: it was set "
-        "up from scratch, or is another node. Point --url at the right node, or --tables at a new "
-        "directory"
+        "up from scratch, or is another node. Point --url at the right node, name one more to go "
+        "on from its log, or point --tables at a new directory"
     )
 
 
