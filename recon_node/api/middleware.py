@@ -449,6 +449,7 @@ class _Bounded:
         bound = self._bound
         if bound.waiting + size > bound.answers.limit:
             self._give_up("too many large answers are waiting to be read: try again")
+            await trio.lowlevel.checkpoint()  # which ends the request: nothing of it is sent
         bound.waiting += size
         try:
             while True:

@@ -391,6 +391,9 @@ async def test_answers_that_nobody_reads_have_room_together(autojump_clock):
         await trio.sleep(BODY_GRACE + 1)
         assert {"third", "fourth"} <= whole
         nursery.cancel_scope.cancel()
+    bound.waiting = 2 * size  # room has become free, and those who wait for it have not looked yet
+    await ask("sixth", reads=True)
+    assert statuses["sixth"] == 503
 
 
 async def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
