@@ -174,7 +174,7 @@ def test_the_identity_is_made_once_and_kept(tmp_path: Path) -> None:
     assert first.stderr == f"created a new identity: {key}\n"
     for again in (run(*identity), run(*identity, "--create")):
         assert (again.stdout, again.stderr) == (first.stdout, "")
-    assert key.stat().st_mode & 0o777 == 0o600
+    assert (new.stat().st_mode & 0o777, key.stat().st_mode & 0o777) == (0o700, 0o600)
     key.write_bytes(b"garbage")
     assert str(key) in error_of(*identity)
 

@@ -26,7 +26,13 @@ from rich.progress import (
 
 from recon_node.base.connection import Connection
 from recon_node.base.errors import reason_of, unwrapped
-from recon_node.base.files import draft_of, move_into_place, read_bounded, read_secret
+from recon_node.base.files import (
+    draft_of,
+    move_into_place,
+    private_directory,
+    read_bounded,
+    read_secret,
+)
 from recon_node.base.setting_types import at_home, default_data_dir
 from recon_node.base.terminal import (
     FILE,
@@ -110,7 +116,7 @@ def _default_path() -> Path:
 
 def _create(path: Path) -> SigningKey:
     key = SigningKey.generate()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_directory(path.parent)
     with draft_of(path, wait=True, mode=0o600) as draft:
         if path.exists():  # another command made one meanwhile
             return open_key(path)

@@ -27,7 +27,7 @@ from multiaddr.codecs.cid import Codec as _AddressPart  # type: ignore[import-un
 from nacl.signing import SigningKey
 
 from recon_node.base.errors import reason_of
-from recon_node.base.files import MAX_SECRET, draft_of, move_into_place
+from recon_node.base.files import MAX_SECRET, draft_of, move_into_place, private_directory
 from recon_node.p2p.errors import P2PError
 
 IDENTITY_FILE = "identity.key"
@@ -91,7 +91,7 @@ def _broken(path: Path, what: str) -> P2PError:
 
 def _create(path: Path) -> KeyPair:
     identity = create_new_key_pair()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_directory(path.parent)
     with draft_of(path, mode=0o600) as draft:
         save_identity(identity, draft)
         move_into_place(draft, path)
