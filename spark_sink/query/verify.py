@@ -19,7 +19,7 @@ from spark_sink.errors import TablesError
 from spark_sink.query.question import run_query
 from spark_sink.schema import RAW
 from spark_sink.source.feed_client import Feed
-from spark_sink.tables.catalog import find_own_table
+from spark_sink.tables.catalog import find_own_table, no_tables
 from spark_sink.tables.delta_log import position_of, reading_of
 from spark_sink.tables.location import Location
 
@@ -43,7 +43,7 @@ def verify(tables: Location, url: str, token: str | None = None) -> dict[str, An
     """
     raw = find_own_table(tables / RAW)
     if raw is None:
-        raise TablesError(f"there is no table {RAW} in {tables}")
+        raise no_tables(tables)
     read = reading_of(raw)
     feed = Feed(url, patience=0, token=token)
     feed.check(read.position, read.epoch, feed.head())

@@ -24,8 +24,8 @@ from deltalake import DeltaTable
 from recon_node.ceramic import StreamId, StreamType
 from spark_sink.errors import ConflictError, TablesError, one_line
 from spark_sink.query.changes import Changes, Token
-from spark_sink.schema import STATES, TABLES, TAKEN, TableSpec, partition_of, view_schema
-from spark_sink.tables.catalog import NAME, VIEWS, open_view, view_names
+from spark_sink.schema import RAW, STATES, TABLES, TAKEN, TableSpec, partition_of, view_schema
+from spark_sink.tables.catalog import NAME, VIEWS, no_tables, open_view, view_names
 from spark_sink.tables.delta_log import epoch_of, identity_of, position_of, query
 from spark_sink.tables.location import FAULTS, Location, delete_below, find_delta_table
 from spark_sink.tables.retention import Retention
@@ -84,6 +84,8 @@ def list_views(directory: Location) -> list[dict[str, Any]]:
         (row,) = query(table, f"SELECT {counts} FROM t").to_pylist()
         facts = {"name": spec.name, "model": spec.model, "position": position_of(table)}
         views.append(facts | row)
+    if not views and find_delta_table(directory / RAW) is None:
+        raise no_tables(directory)
     return views
 
 

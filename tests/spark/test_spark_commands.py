@@ -192,7 +192,7 @@ def test_status_is_a_health_check(filled: Path, full_node: Node, node: Node) -> 
 
 
 def test_a_wrong_directory_is_told(filled: Path) -> None:
-    for command in (("status",), ("query", "SELECT 1")):
+    for command in (("status",), ("query", "SELECT 1"), ("verify",), ("view", "list")):
         none = filled / "none"
         assert "the directory does not exist" in refused(*command, "--tables", none)
         none.mkdir()
