@@ -287,7 +287,7 @@ def _reason(error: BaseException) -> str:
     for tried in () if cause is None else leaves(cause):
         if isinstance(tried, OSError) and (tried.errno or 0) > 0:
             return os.strerror(tried.errno or 0)
-    return reason_of(error)
+    return "timed out" if isinstance(error, httpx.TimeoutException) else reason_of(error)
 
 
 class Connection(_Node):

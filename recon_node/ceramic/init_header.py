@@ -104,8 +104,9 @@ class StreamId:
         try:
             codec, offset = decode_varint(data)
             if codec != STREAM_ID_CODEC:
+                hint = "it is a CID" if codec == 1 else "is it complete?"  # the version of CIDs
                 raise StreamIdError(
-                    f"a StreamID starts with the codec 0xce, not {codec:#x} (is it complete?)"
+                    f"a StreamID starts with the codec 0xce, not {codec:#x} ({hint})"
                 )
             stream_type, offset = decode_varint(data, offset)
             cid, offset = read_cid(data, offset)

@@ -50,6 +50,7 @@ from recon_node.base.connection import (
     segment,
 )
 from recon_node.ceramic import (
+    METAMODEL,
     CeramicError,
     Event,
     EventKind,
@@ -501,7 +502,7 @@ def fetch_events(session: ClientSession, stream: StreamId) -> Steps[Stream]:
             404,
             f"the node does not have the stream {stream}: compare the id, or wait until it has "
             "arrived; a node with interests gets a stream by an interest in it or its model, and "
-            "models by one in METAMODEL",
+            f"models by one in {METAMODEL}",
         ) from None
     header = init.header
     if header is None or init.stream_id() != stream:

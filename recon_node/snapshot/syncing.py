@@ -96,7 +96,7 @@ async def sync_snapshot(
     if manifest.network != target.network:
         raise SnapshotError(
             f"the snapshot in {reader.objects.url} is of the network {manifest.network.name}, but "
-            f"the node is on {target.network.name}"
+            f"the node is on {target.network.name} (its setting `network`, RECON_NODE_NETWORK)"
         )
     result.total += manifest.count
     if manifest.tree is not None:

@@ -81,9 +81,18 @@ def test_an_example_of_cip_124() -> None:
     assert stream_id.cid.codec == DAG_JOSE
 
 
-@pytest.mark.parametrize("text", ["", "k", "blog", str(CID.of(DAG_CBOR, b""))])
-def test_other_texts_are_not_stream_ids(text: str) -> None:
-    with pytest.raises(StreamIdError, match="not a StreamID"):
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty"),
+        ("k", "broken"),
+        ("blog", "multibase"),
+        (str(METAMODEL)[:-1], "is it complete"),
+        (str(CID.of(DAG_CBOR, b"")), "it is a CID"),
+    ],
+)
+def test_other_texts_are_not_stream_ids(text: str, reason: str) -> None:
+    with pytest.raises(StreamIdError, match=f"not a StreamID: .*{reason}"):
         StreamId.parse(text)
 
 

@@ -234,7 +234,9 @@ def test_documents_that_relate_to_another(shell: Shell) -> None:
     assert [row["id"] for row in listed] == [mine]
     assert len(shell.json("stream", "list", "--model", model, "--indexed")) == 2
     result = shell("stream", "list", "--model", model, "--where", f"post={mine}")
-    assert result.stderr == "no such documents here yet\n"
+    assert result.stderr == "no such streams here yet\n"
+    result = shell("stream", "list", "--controller", "did:key:zNobody")
+    assert result.stderr == "no such streams here yet\n"
     alone = shell("stream", "list", "--where", "a=b", code=1)
     assert "give their `model`, too" in alone.output
 

@@ -1,5 +1,6 @@
 """Streams that diverged, merged through the client: in one node, and between three of them."""
 
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -159,3 +160,11 @@ async def test_no_node_answers_a_task() -> None:
     async with AsyncCeramic("http://127.0.0.1:1") as ceramic:
         with pytest.raises(UnreachableError, match="recon-node run"):
             await ceramic.version()
+
+
+async def test_a_node_that_takes_too_long_for_a_task() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        async with AsyncCeramic(f"127.0.0.1:{port}", timeout=0.1) as ceramic:
+            with pytest.raises(UnreachableError, match="timed out"):
+                await ceramic.version()

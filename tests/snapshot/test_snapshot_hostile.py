@@ -154,7 +154,9 @@ def test_a_server_that_only_says_that_it_will_answer_is_left() -> None:
 def test_a_snapshot_of_another_network(store: Path, tmp_path: Path) -> None:
     report, count = sync(tmp_path / "node", store, network=Network.local(8))
     assert count == 0
-    assert "is of the network local-7, but the node is on local-8" in str(report.sources[0].error)
+    assert "is of the network local-7, but the node is on local-8 (its setting" in str(
+        report.sources[0].error
+    )
 
 
 def test_a_snapshot_from_the_future_is_not_built_on(log, kept):

@@ -100,10 +100,8 @@ def list_streams(
     for stream in streams:
         kind = stream["name"] or stream["model_name"] or stream["sort_value"]
         table.add_row(stream["id"], kind, stream["controller"], f"{stream['events']:,}")
-    if where or indexed:
-        _print_list(table, len(streams), len(streams), "such documents")
-    else:
-        _print_list(table, len(streams), total, "streams")
+    total = len(streams) if where or indexed else total  # that of the model, then
+    _print_list(table, len(streams), total, "such streams" if query else "streams")
 
 
 @model.command("list")

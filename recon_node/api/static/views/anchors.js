@@ -16,8 +16,8 @@ export function Anchors({ query }) {
   return html`
     <${Head} title="Anchors">A time event proves that an event existed when its tree was written to a chain.<//>
     <${Trouble} of=${found} />
-    ${data && !isOn && html`<p class="notice">This node does not anchor: events get their times from other nodes, or from none. The setting
-      <code>anchor</code> turns it on: see docs/how-to/anchors.md.</p>`}
+    ${data && !isOn && html`<p class="notice">This node does not anchor: events get their times from other nodes, or from none. The
+      setting <code>anchor</code> turns it on: see docs/how-to/anchors.md.</p>`}
     ${isOn && html`<${Service} of=${data} /><${Requests} counts=${data.requests} state=${query.get("state")} />`}`;
 }
 
