@@ -3,17 +3,18 @@
 `Stream` is all that can be asked about a stream. `select_tip` finds its tip and says why;
 `StreamStates` computes its data after each of its events. In reading order:
 
-    stream           everything about one stream, each thing computed once
-    graph            its events as a graph; copies of a statement are one event
-    tip              which event of a diverged stream is its tip (CIP-145), and why
-    state            content and metadata after each event, and at the tip
-    merging          the event that merges branches, and their conflicts
-    model_rules      what a change may do, by the kind of stream and by its model
-    document_schema  whether a document conforms to the JSON Schema of its model
-    schema_price     what such a check may cost
-    json_patch       JSON Patch, at a bounded cost
-    json_values      weight, equality and difference of values, and the budget for all work
-    picture          a stream as a picture
+    stream              everything about one stream, each thing computed once
+    graph               its events as a graph; copies of a statement are one event
+    tip                 which event of a diverged stream is its tip (CIP-145), and why
+    state               content and metadata after each event, and at the tip
+    merging             the event that merges branches, and their conflicts
+    model_rules         what a change may do, by the kind of stream and by its model
+    document_schema     whether a document conforms to the JSON Schema of its model
+    schema_normal_form  a schema as what checks a document, and nothing else
+    schema_price        what such a check may cost
+    json_patch          JSON Patch, at a bounded cost
+    json_values         weight, equality and difference of values, and the budget for all work
+    picture             a stream as a picture
 """
 
 from recon_node.streams.graph import (

@@ -1,7 +1,7 @@
 """The maximum cost of checking documents by a JSON Schema, known before the work starts.
 
-A schema, in the normal form of `recon_node.streams.document_schema`, is *unfolded*: each `$ref` is
-replaced with its target. Each part of the unfolded schema checks a part of the content at most
+A schema, in its normal form (`recon_node.streams.schema_normal_form`), is *unfolded*: each `$ref`
+is replaced with its target. Each part of the unfolded schema checks a part of the content at most
 once, so the product of their numbers bounds the work.
 
 If a schema refers to itself, unfolding stops at the `$ref` that closes the loop: to something that

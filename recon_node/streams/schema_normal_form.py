@@ -1,0 +1,197 @@
+"""The normal form of a model's schema: what checks a document, and nothing else.
+
+Theory of operation. The verdict about a document is that of ajv for draft 2020-12 with formats off,
+by which js-ceramic checks documents. So `format`, `contentEncoding` and `contentMediaType` are
+annotations, whatever draft `$schema` names, and are left out, as are `default` and `examples`. A
+`$ref` may name an `$anchor` or an `$id`; in the normal form each is a JSON Pointer into the schema.
+`const` and `enum` are data: what looks like a keyword there is none.
+
+Patterns with look-around or backreferences are matched by backtracking; in the normal form they
+apply to short texts only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import urljoin
+
+from recon_node.streams.schema_price import (
+    ASIDE,
+    EACH,
+    EITHER,
+    HERE,
+    SchemaError,
+    elsewhere,
+    needs_backtracking,
+    parts_of,
+    target_of,
+)
+
+_ALL: Final = {**HERE, **EITHER, **EACH, **ASIDE}
+_ANNOTATIONS: Final = (
+    *("format", "contentEncoding", "contentMediaType", "contentSchema"),
+    *("default", "examples", "title", "description", "$comment", "deprecated"),
+    *("readOnly", "writeOnly", "$schema"),
+)
+_ANCHORS: Final = ("$anchor", "$dynamicAnchor")
+_DRAFTS: Final = {
+    **{f"json-schema.org/{name}/schema": name for name in ("draft-04", "draft-06", "draft-07")},
+    **{f"json-schema.org/draft/{name}/schema": name for name in ("2019-09", "2020-12")},
+}
+_OLDEST: Final = ("draft-04", "draft-06")
+"""Drafts without `if`."""
+_REF_IS_ALONE: Final = (*_OLDEST, "draft-07")
+"""Drafts in which nothing else counts beside `$ref`."""
+MAX_BACKTRACKED: Final = 1_000
+"""Characters of a text that is matched with look-around; a longer one does not match."""
+_DYNAMIC: Final = {"2019-09": "$recursiveRef", "2020-12": "$dynamicRef"}
+"""Keywords that mean the same as `$ref` where a schema has no part with an `$id`."""
+
+
+def draft_of(schema: dict[str, Any]) -> str:
+    """Return the name of the draft that a schema is written in, such as `draft-07` or `2020-12`.
+
+    Raises:
+        SchemaError: `$schema` is not the address of a draft.
+    """
+    if "$schema" not in schema:
+        return "2020-12"
+    address = schema["$schema"]
+    if isinstance(address, str):
+        name = re.sub("^https?://", "", address).removesuffix("#")
+        if name != address and name in _DRAFTS:
+            return _DRAFTS[name]
+    raise SchemaError(f"its '$schema' is {address!r}, which is not a draft of JSON Schema")
+
+
+def normal_form(schema: dict[str, Any], draft: str) -> dict[str, Any]:
+    """Bring a schema of that draft into its normal form, in place; it names no draft any more.
+
+    Raises:
+        SchemaError: it refers to something that is not in it, or has a keyword that is not
+            supported; the message names it.
+    """
+    own, other = ("id", "$id") if draft == "draft-04" else ("$id", "id")
+    places = _Places(schema, own, draft in _REF_IS_ALONE)
+    dynamic = _DYNAMIC.get(draft) if places.are_of_one_resource else None
+    todo: list[Any] = [schema]
+    seen: set[int] = set()
+    guarded: list[dict[str, Any]] = []
+    while todo:
+        part = todo.pop()
+        if not isinstance(part, dict) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if dynamic in part and "$ref" not in part:
+            part["$ref"] = part.pop(dynamic)
+        for keyword in (other, *_DYNAMIC.values()):
+            if keyword in part:
+                raise SchemaError(f"{keyword!r} in it is not supported")
+        for keyword in (*_ANNOTATIONS, *_ANCHORS, own):
+            part.pop(keyword, None)
+        if isinstance(reference := part.get("$ref"), str):
+            part["$ref"] = places.pointer_of(reference, part)
+            todo.append(target_of(schema, part["$ref"]))
+        if _has_to_be_guarded(part):
+            guarded.append(part)
+        todo.extend(parts_of(part, _ALL))
+    if guarded and draft in _OLDEST:
+        raise SchemaError("look-around in a 'pattern' is not supported before draft-07")
+    for part in guarded:
+        _guard(part)
+    return schema
+
+
+def _has_to_be_guarded(part: dict[str, Any]) -> bool:
+    by_pattern = part.get("patternProperties")
+    if isinstance(by_pattern, dict) and any(map(needs_backtracking, by_pattern)):
+        raise SchemaError("look-around in its 'patternProperties' is not supported")
+    pattern = part.get("pattern")
+    return isinstance(pattern, str) and needs_backtracking(pattern)
+
+
+def _guard(part: dict[str, Any]) -> None:
+    """Keep long texts from a pattern that needs backtracking."""
+    is_long = {"type": "string", "minLength": MAX_BACKTRACKED + 1}
+    checked = {
+        "if": is_long,
+        "then": {"maxLength": MAX_BACKTRACKED},
+        "else": {"pattern": part.pop("pattern")},
+    }
+    others = part.get("allOf")
+    part["allOf"] = [*(others if isinstance(others, list) else ()), checked]
+
+
+class _Places:
+    """What the references in a schema may mean: places in it, by address.
+
+    `$id` gives a part an address, against which the references in it are read; a nested one, too.
+    """
+
+    def __init__(self, schema: dict[str, Any], own: str, ref_is_alone: bool) -> None:
+        self._own = own
+        self._ref_is_alone = ref_is_alone
+        self._pointers = {"": "#"}  # by address, with a fragment for an anchor
+        self._bases: dict[int, str] = {}  # by the id of a part
+        todo: list[tuple[str, str, Any]] = [("", "#", schema)]
+        while todo:
+            base, path, part = todo.pop()
+            if isinstance(part, dict):
+                base = self._bases[id(part)] = self._add(base, path, part)
+                todo += [(base, *below) for below in _below(path, part)]
+
+    def _add(self, base: str, path: str, part: dict[str, Any]) -> str:
+        """Note the names of a part, and return the address against which it is read."""
+        address = part.get(self._own)
+        if isinstance(address, str) and not (self._ref_is_alone and "$ref" in part):
+            resource, _, name = _joined(base, address).partition("#")
+            base = resource
+            self._pointers[f"{base}#{name}" if name else base] = path
+        for keyword in _ANCHORS:
+            if isinstance(anchor := part.get(keyword), str):
+                self._pointers[f"{base}#{anchor}"] = path
+        return base
+
+    @property
+    def are_of_one_resource(self) -> bool:
+        """Whether no part but the whole schema has an address."""
+        return len(set(self._bases.values())) == 1
+
+    def pointer_of(self, reference: str, part: dict[str, Any]) -> str:
+        """Return a reference in that part as `#` and a JSON Pointer into the whole schema."""
+        address = _joined(self._bases.get(id(part), ""), reference)
+        resource, _, fragment = address.partition("#")
+        is_pointer = not fragment or fragment.startswith("/")
+        pointer = self._pointers.get(resource if is_pointer else address)
+        if pointer is None:
+            raise elsewhere(reference)
+        return pointer + fragment if is_pointer else pointer
+
+
+def _joined(base: str, reference: str) -> str:
+    if reference.startswith("#"):
+        return base + reference
+    try:
+        return urljoin(base, reference)
+    except ValueError:
+        raise elsewhere(reference) from None
+
+
+def _below(path: str, part: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The schemas in a part, each with its JSON Pointer."""
+    for keyword, is_by_name in _ALL.items():
+        value = part.get(keyword)
+        below = f"{path}/{keyword}"
+        if isinstance(value, list) and not is_by_name:
+            yield from ((f"{below}/{number}", item) for number, item in enumerate(value))
+        elif isinstance(value, dict) and is_by_name:
+            yield from ((f"{below}/{_token(name)}", member) for name, member in value.items())
+        else:
+            yield below, value
+
+
+def _token(name: str) -> str:
+    """A name in a JSON Pointer within a URI."""
+    return name.replace("~", "~0").replace("/", "~1").replace("%", "%25")
