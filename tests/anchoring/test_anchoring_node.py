@@ -58,6 +58,9 @@ def test_a_document_is_anchored_at_every_node(nodes: list[TestnetNode]) -> None:
     with Ceramic(nodes[1].api_url) as other:
         wait_until(lambda: note.event in {e.cid for e in other.events(note.id)})
         assert other.wait_until_anchored(note.event, timeout=60) == anchored
+        tip = other.read(note.id).event  # the time event itself
+        assert tip == anchored.time_event
+        assert other.wait_until_anchored(tip, timeout=60) == anchored
     output = command(nodes[0], "anchor", "verify", str(note.event))
     assert "was anchored 20" in output
     assert str(anchored.time_event) in output

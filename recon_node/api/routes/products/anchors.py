@@ -159,7 +159,7 @@ class EventAnchorBody(Body, frozen=True):
     time_event: str | None = None
     """The time event that proves it, or will."""
     anchored_event: str | None = None
-    """The event that the time event names: this one, or one that covers it."""
+    """The event that the time event names."""
     chain_id: str | None = None
     """Of the proof (CAIP-2)."""
     tx_hash: str | None = None
@@ -286,12 +286,13 @@ def _data_tip(stream: Stream) -> tuple[CID, bool]:
 
 
 def _anchor_of(cid: CID, stream: Stream) -> tuple[int, CID, CID] | None:
-    """Return the earliest proven time of an event, of which event it is, and the time event."""
+    """Return the earliest proven time of an event, of which event it is, and the time event, which
+    may be the event itself."""
     shapes = stream.shapes
     time = earliest_times(reversed(shapes)).get(cid)
     covering = {cid}
     for shape in shapes:
-        if covering.intersection(shape.prevs):
+        if shape.id == cid or covering.intersection(shape.prevs):
             if time is not None and shape.kind == "time" and shape.time == time:
                 return time, shape.prevs[0], shape.id
             covering.add(shape.id)
