@@ -14,7 +14,9 @@ from recon_node.base.program import no_garbage_collection
 from recon_node.ceramic import EventId, Network
 from recon_node.recon import KeyStore
 from recon_node.store.db.log import EventLog
+from recon_node.store.db.log_schema import FILE_NAME
 from recon_node.store.db.settling import lift_guard
+from recon_node.store.db.sql import damaged
 from recon_node.store.directory_lock import directory_lock
 from recon_node.store.errors import StoreError
 from recon_node.store.kept_interests import load_interests
@@ -85,14 +87,17 @@ def _open(
         reason = reason_of(error)
         raise StoreError(f"the data directory {data_dir} cannot be created: {reason}") from error
     stack.enter_context(directory_lock(data_dir))
-    event_log = EventLog(data_dir, network, settings, guarded=guarded)
     try:
-        if not guarded:
-            lift_guard(event_log)
-        with no_garbage_collection(for_good=True):
-            keys = event_log.load_keys()
-        refused, withheld = event_log.load_refused(), event_log.load_withheld()
-        return event_log, keys, refused, withheld, load_interests(event_log)
-    except BaseException:
-        event_log.close()
-        raise
+        event_log = EventLog(data_dir, network, settings, guarded=guarded)
+        try:
+            if not guarded:
+                lift_guard(event_log)
+            with no_garbage_collection(for_good=True):
+                keys = event_log.load_keys()
+            refused, withheld = event_log.load_refused(), event_log.load_withheld()
+            return event_log, keys, refused, withheld, load_interests(event_log)
+        except BaseException:
+            event_log.close()
+            raise
+    except (TypeError, ValueError) as error:  # of values that no log has
+        raise damaged(data_dir / FILE_NAME, repr(error)) from error

@@ -14,7 +14,7 @@ from support import sdk_sample
 from recon_node.ceramic import Event, parse_event
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import CID, DAG_CBOR, car
-from recon_node.store import DamagedEventError, Store, StoreSettings, open_store
+from recon_node.store import DamagedEventError, Store, StoreError, StoreSettings, open_store
 from recon_node.store.damage import car_fault, is_plainly_sound
 from recon_node.store.maintenance import check_log, export_events
 
@@ -202,6 +202,17 @@ async def test_a_waiting_event_that_is_damaged_goes_on_when_it_is_mended(tmp_pat
         assert (store.damage.count, store.waiting, store.head) == (0, 0, 2)
         assert [row.car for row in await feed_of(store)] == [init.car, second.car]
     assert check_log(tmp_path).clean
+
+
+async def test_what_waits_for_a_damaged_name_is_not_passed_over(tmp_path: Path) -> None:
+    world = World(1, streams=1, events=2)
+    init, *events = world.events.values()
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_remote([world.offer(event) for event in events])
+        assert edit(tmp_path, "UPDATE waits SET cid = x'ff' WHERE cid != ?", init.cid) > 0
+        for ask in (store.reader.waiting(None, 9), store.admit_remote([world.offer(init)])):
+            with pytest.raises(StoreError, match=r"damaged .*recon-node store check --repair"):
+                await ask
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,11 @@ def drop_position(path: Path) -> None:
     edit(path.parent, "UPDATE events SET position = NULL WHERE position = 2")
 
 
+def unknown_kind(path: Path) -> None:
+    edit(path.parent, "UPDATE events SET kind = 'tine', position = NULL WHERE id = 1")
+    edit(path.parent, "UPDATE events SET position = position - 1")
+
+
 def newer_schema(path: Path) -> None:
     edit(path.parent, f"PRAGMA user_version = {len(log_schema.MIGRATIONS) + 1}")
     edit(path.parent, "UPDATE meta SET value = '9.8.7' WHERE name = 'written_by'")
@@ -167,6 +172,7 @@ def only_wal(path: Path) -> None:
         (truncate, "damaged"),
         (overwrite_pages, "damaged"),
         (drop_position, "damaged .* feed positions from 1.*recon-node store check --repair"),
+        (unknown_kind, "damaged .*'tine'.*recon-node store check --repair"),
         (newer_schema, "by a later version of recon-node, 9.8.7 "),
         (foreign, "another program"),
         (only_wal, "is missing, but its write-ahead log"),

@@ -14,7 +14,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
-from recon_node.ipld import CarError
+from recon_node.ceramic import EventIdError
+from recon_node.ipld import IpldError
 from recon_node.store.errors import (
     REPAIR,
     DamagedLogError,
@@ -145,7 +146,8 @@ def explained_errors(path: Path) -> Iterator[None]:
         raise
     except sqlite3.Error as error:
         raise explain(error, path) from error
-    except (CarError, DamagedRowError, UnicodeDecodeError) as error:  # Unicode: in the schema
+    except (DamagedRowError, EventIdError, IpldError, UnicodeDecodeError) as error:
+        # Unicode: in the schema
         raise damaged(path, str(error)) from error
     except OSError as error:
         raise explain_os(error, path) from error
