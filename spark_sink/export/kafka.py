@@ -44,14 +44,36 @@ _ENVELOPE: Final = 2_000
 """Bytes of a message beside its value."""
 _QUIET: Final = {"log_level": 0}
 _FENCED: Final = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+_FOR_GOOD: Final = (
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+)
+"""Errors that stay until somebody changes a setting, here or in the cluster."""
 
 
 class Kafka:
     """A cluster, as a target to be brought up to date."""
 
     def __init__(self, servers: str, prefix: str, settings: Mapping[str, str]) -> None:
+        texts = {"bootstrap.servers": servers, **settings}
+        try:  # librdkafka's binding would crash
+            "".join([prefix, *texts, *texts.values()]).encode()
+        except UnicodeEncodeError:  # it quotes passwords
+            raise SinkError("what Kafka is told is not text in UTF-8") from None
         self._prefix = prefix
-        self._settings: dict[str, Any] = {"bootstrap.servers": servers, **_QUIET, **settings}
+        self._refusal: KafkaError | None = None
+        self._settings: dict[str, Any] = {**_QUIET, **texts, "error_cb": self._note}
         self._producer: Producer | None = None
         self._tokens: dict[str, Token] = {}
         self._topics: set[str] = set()
@@ -88,9 +110,12 @@ class Kafka:
         try:
             yield
         except KafkaException as exception:
-            error: KafkaError = exception.args[0]
+            # What an answer is not waited for any more may have been said aside.
+            error: KafkaError = self._refusal or exception.args[0]
+            self._refusal = None
             self.close()
             self._producer = None  # the next one begins by finding out what is there
+            self._topics.clear()
             text = f"{error.str()}"
             if error.code() in _FENCED:
                 raise SinkError(
@@ -98,10 +123,15 @@ class Kafka:
                 ) from exception
             if error.code() == KafkaError._INVALID_ARG:
                 raise SinkError(f"a setting of Kafka cannot be used: {text}") from exception
-            if error.fatal() and not error.retriable():
+            if error.code() in _FOR_GOOD or (error.fatal() and not error.retriable()):
                 raise SinkError(f"Kafka refuses: {text}") from exception
             servers = self._settings["bootstrap.servers"]
             raise TargetUnreachableError(f"cannot use Kafka at {servers}: {text}") from exception
+
+    def _note(self, error: KafkaError) -> None:
+        """Note why the cluster refuses, which calls that end in time-outs do not say."""
+        if error.code() in _FOR_GOOD:
+            self._refusal = error
 
     def _connected(self) -> Producer:
         if self._producer is None:
@@ -132,8 +162,11 @@ class Kafka:
     def _make_topic(self, topic: str, *, compacted: bool) -> None:
         """Create a topic with the cluster's defaults, unless it is there."""
         admin = AdminClient(self._settings)
-        if topic in admin.list_topics(timeout=_BROKER_TIMEOUT).topics:
-            return
+        try:
+            if topic in admin.list_topics(timeout=_BROKER_TIMEOUT).topics:
+                return
+        finally:
+            admin.poll(0)  # calls `_note`
         # -1: as many as the cluster says. All tokens are in one partition.
         config = {"cleanup.policy": "compact"} if compacted else {}
         new = NewTopic(topic, num_partitions=1 if compacted else -1, config=config)

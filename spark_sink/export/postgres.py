@@ -17,6 +17,7 @@ as it was before, until the database takes a later version of it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ _ROWS_AT_ONCE: Final = 5_000
 _OF_A_ROW: Final = ("22", "23", "44", "54", "P0")
 """Classes of errors about what is in a row: data, integrity, check options, limits such as that of
 nesting, and what triggers raise."""
+_FOR_GOOD: Final = re.compile(
+    "no password supplied|FATAL: .*(password authentication|pg_hba.conf|does not exist|not permitted"
+    "|permission denied)"
+)
+"""Refusals to connect that stay until somebody changes something; they come as text alone."""
 _LONGEST_REASON: Final = 500
 _CONNECT_TIMEOUT: Final = 10
 """Seconds to connect."""
@@ -135,9 +141,11 @@ class Postgres:
                 )
                 self._prepare(self._connection)
             yield self._connection
-        except psycopg.OperationalError as error:
-            raise TargetUnreachableError(f"cannot use the database: {one_line(error)}") from error
         except psycopg.Error as error:
+            is_passing = isinstance(error, psycopg.OperationalError)
+            if is_passing and not _FOR_GOOD.search(str(error)):
+                reason = f"cannot use the database: {one_line(error)}"
+                raise TargetUnreachableError(reason) from error
             raise SinkError(f"the database refuses: {one_line(error)}") from error
 
     def _prepare(self, connection: Connection[Any]) -> None:

@@ -3,10 +3,14 @@
 import json
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
@@ -395,6 +399,39 @@ def test_an_export_says_at_once_which_setting_of_kafka_is_wrong(filled: Path) ->
         'Error: a setting of Kafka cannot be used: No such configuration property: "nonsense"'
     )
     assert "an option has the form KEY=VALUE" in refused(*words, "nonsense", code=2)
+    for setting in ("\udcff=1", "sasl.password=\udcff"):
+        assert refused(*words, setting) == "Error: what Kafka is told is not text in UTF-8"
+
+
+def refusing_broker(listener: socket.socket) -> None:
+    """Be a Kafka broker that takes no password; until the listener is closed."""
+    apis = b"".join(struct.pack(">hhh", *api) for api in ((3, 0, 4), (17, 0, 1), (36, 0, 0)))
+    answers = {17: struct.pack(">hih5s", 0, 1, 5, b"PLAIN")}  # by the kind of a request
+    answers[36] = struct.pack(">hh5si", 58, 5, b"wrong", 0)
+    with suppress(OSError):
+        while True:
+            with listener.accept()[0] as connection, connection.makefile("rwb") as file:
+                while len(head := file.read(12)) == 12:
+                    size, kind, version, number = struct.unpack(">ihhi", head)
+                    file.read(size - 8)
+                    body = answers.get(kind) or struct.pack(">hi", 35 * bool(version), 3) + apis
+                    file.write(struct.pack(">ii", 4 + len(body), number) + body)
+                    file.flush()
+
+
+def test_an_export_does_not_wait_for_a_password_to_become_right(filled, monkeypatch) -> None:
+    from spark_sink.export import kafka
+
+    monkeypatch.setattr(kafka, "_BROKER_TIMEOUT", 5.0)
+    settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    settings |= {"sasl.username": "me", "sasl.password": "secret"}
+    options = [part for pair in settings.items() for part in ("--setting", "=".join(pair))]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        Thread(target=refusing_broker, args=(listener,), daemon=True).start()
+        to = f"127.0.0.1:{listener.getsockname()[1]}"
+        text = refused("export", "kafka", "--tables", filled, "--to", to, *options, "--once")
+    assert text.startswith("Error: Kafka refuses: ")
+    assert "SASL authentication error: wrong" in text
 
 
 def test_an_export_waits_between_two_looks(filled: Path) -> None:

@@ -258,6 +258,8 @@ def test_what_is_wrong_is_told(database: Server, tmp_path: Path) -> None:
     text = told(*command, database.url, code=1)
     assert 'the database refuses: relation "stream_states" already exists' in text
     assert "cannot use the database" in told(*command, "postgresql://127.0.0.1:1/", code=1)
+    for wrong in (database.url.replace("/postgres?", "/gone?"), f"{database.url}&user=nobody"):
+        assert "the database refuses: connection failed" in told(*command, wrong, code=1)
     for address in ("mysql://db/app", "app", "postgresql://db/app?tables=all"):
         assert "that is not the address of a database" in told(*command, address, code=1)
     for schema in ("", "é" * 32):
