@@ -28,7 +28,7 @@ from pydantic.dataclasses import dataclass
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.api import ApiSettings
 from recon_node.base.errors import reason_of
-from recon_node.base.files import read_bounded
+from recon_node.base.files import read_small
 from recon_node.base.setting_types import (
     SETTINGS,
     DataDirSettings,
@@ -211,7 +211,7 @@ def _variable(name: str) -> str:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        values = tomllib.loads(read_bounded(path, _MAX_FILE).decode())
+        values = tomllib.loads(read_small(path, _MAX_FILE).decode())
     except OSError as error:
         raise SettingsError(f"{path}: {reason_of(error)}") from None
     except ValueError as error:  # not TOML, or not UTF-8

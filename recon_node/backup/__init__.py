@@ -32,7 +32,6 @@ from recon_node.base.files import (
     SQLITE_HEAD,
     move_into_place,
     private_directory,
-    read_bounded,
     read_small,
     room_at,
     sync_directory,
@@ -183,7 +182,7 @@ def _small_files(data_dir: Path) -> tuple[dict[str, bytes], list[str]]:
         if name == LOG_FILE or name.endswith(_DRAFT) or (name in own and name not in kept):
             continue
         if name in kept or (stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_OTHER):
-            small[name] = read_bounded(path, _MAX_SMALL)
+            small[name] = read_small(path, _MAX_SMALL)
         else:
             left_out.append(name)
     return small, left_out

@@ -29,7 +29,7 @@ _CANNOT_SYNC: Final = (errno.EINVAL, errno.EACCES)
 MAX_SECRET: Final = 64 * 1024
 """Bytes of a file with a key or a token."""
 _PIPE_PATIENCE: Final = 10.0
-"""Seconds to wait for a pipe with one."""
+"""Seconds to wait for a pipe."""
 _RESERVE: Final = 1 << 30
 _RESERVED_PART: Final = 20
 _PRIVATE_DIRECTORY: Final = 0o700
@@ -119,13 +119,13 @@ def read_secret(path: Path, encoding: str = "utf-8") -> str:
     return read_small(path).decode(encoding).strip()
 
 
-def read_small(path: Path) -> bytes:
+def read_small(path: Path, limit: int = MAX_SECRET) -> bytes:
     """Return the content of a small file.
 
     It may be a pipe, as of `<(pass show token)`, which must not be silent for `_PIPE_PATIENCE`.
 
     Raises:
-        OSError: it cannot be read, or has more than `MAX_SECRET` bytes.
+        OSError: it cannot be read, or has more than `limit` bytes, as a device may.
     """
     content = bytearray()
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -135,22 +135,9 @@ def read_small(path: Path) -> bytes:
             content += piece or b""
             if not piece:
                 return bytes(content)
-            if len(content) > MAX_SECRET:
-                raise OSError(errno.EFBIG, f"it has more than {MAX_SECRET} bytes")
+            if len(content) > limit:
+                raise OSError(errno.EFBIG, f"it has more than {limit} bytes")
     raise OSError(errno.ETIMEDOUT, "nothing comes from it")
-
-
-def read_bounded(path: Path, limit: int) -> bytes:
-    """Return the content of a file, for as long as it takes if it is a pipe.
-
-    Raises:
-        OSError: it cannot be read, or has more than `limit` bytes, as a device may.
-    """
-    with path.open("rb") as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise OSError(errno.EFBIG, f"it has more than {limit} bytes")
-    return content
 
 
 def create_file(path: Path, content: bytes) -> None:

@@ -22,7 +22,7 @@ from libp2p.crypto.keys import KeyPair
 from libp2p.peer.id import ID
 
 from recon_node.base.errors import unwrapped
-from recon_node.base.files import draft_of, move_into_place, read_bounded
+from recon_node.base.files import draft_of, move_into_place, read_small
 from recon_node.p2p.context import Context, Counters
 from recon_node.p2p.errors import MISBEHAVED, PeerError
 from recon_node.p2p.peers.book import PeerBook
@@ -417,7 +417,7 @@ async def load_peers(book: PeerBook, data_dir: Path) -> None:
     """Load the book from its file, if there is one. A file that cannot be used is renamed."""
     path = data_dir / PEERS_FILE
     try:
-        text = await trio.to_thread.run_sync(read_bounded, path, _MAX_PEERS)
+        text = await trio.to_thread.run_sync(read_small, path, _MAX_PEERS)
         content = json.loads(text)
         book.removed.update(map(str, content.get("removed", ())))
         for row in content["peers"]:

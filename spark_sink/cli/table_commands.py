@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recon_node.base.errors import reason_of
-from recon_node.base.files import draft_of, move_into_place, read_bounded
+from recon_node.base.files import draft_of, move_into_place, read_small
 from recon_node.base.terminal import echo, json_option, print_json, print_result
 from recon_node.ceramic import StreamId, StreamIdError
 from spark_sink.cli.options import HOURS, MOMENT, node_options, nodes_options, tables_option
@@ -275,7 +275,7 @@ def _read_checkpoint(file: Path) -> str | None:
     try:
         if not file.exists() and file.parent.is_dir():
             return None
-        return read_bounded(file, _MAX_TOKEN).decode("ascii").strip()
+        return read_small(file, _MAX_TOKEN).decode("ascii").strip()
     except OSError as error:
         raise TablesError(f"the checkpoint {file}: {reason_of(error)}") from None
     except UnicodeDecodeError:

@@ -50,8 +50,8 @@ _OF_A_ROW: Final = ("22", "23", "44", "54", "P0")
 """Classes of errors about what is in a row: data, integrity, check options, limits such as that of
 nesting, and what triggers raise."""
 _FOR_GOOD: Final = re.compile(
-    "no password supplied|FATAL: .*(password authentication|pg_hba.conf|does not exist|not permitted"
-    "|permission denied)"
+    "no password supplied|FATAL: .*(password authentication|pg_hba.conf|does not exist|"
+    "not permitted|permission denied)"
 )
 """Refusals to connect that stay until somebody changes something; they come as text alone."""
 _LONGEST_REASON: Final = 500

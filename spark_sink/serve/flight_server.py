@@ -27,7 +27,7 @@ import duckdb
 import grpc
 from prometheus_client import Counter, Gauge, Histogram
 
-from recon_node.base.files import read_bounded
+from recon_node.base.files import read_small
 from recon_node.base.program import bind_advice
 from recon_node.fairness.slots import Slot, Slots
 from spark_sink.errors import RequestError, SinkError, one_line
@@ -409,7 +409,7 @@ def _check_address(address: str) -> None:
 def _credentials(certificate: Path, key: Path) -> Any:
     """Return what gRPC needs for TLS; raise `SinkError` if the files are of no use."""
     try:
-        pair = read_bounded(key, _MAX_PEM), read_bounded(certificate, _MAX_PEM)
+        pair = read_small(key, _MAX_PEM), read_small(certificate, _MAX_PEM)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # Without a password, OpenSSL would ask for one on the terminal.
         context.load_cert_chain(certificate, key, password="")

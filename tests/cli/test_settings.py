@@ -1,5 +1,6 @@
 """Settings: which source wins, what is refused, and that each refusal names its place."""
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 from support import vectors
 
 from recon_node.api import split_host_port
+from recon_node.base import files
 from recon_node.ceramic import METAMODEL, StreamId, StreamType
 from recon_node.cli import main
 from recon_node.settings import (
@@ -103,6 +105,15 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> No
     assert message.startswith(f"{config}: ")
     assert words in message
     assert "\n" not in message
+
+
+def test_a_file_that_never_ends_or_begins_is_not_waited_for(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(files, "_PIPE_PATIENCE", 0.01)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingsError, match="pipe: nothing comes from it"):
+        load_settings(tmp_path / "pipe")
+    with pytest.raises(SettingsError, match="/dev/zero: it has more than 1048576 bytes"):
+        load_settings(Path("/dev/zero"))
 
 
 @pytest.mark.parametrize("value", ["true", "nan", "inf", "-inf", "1e400"])

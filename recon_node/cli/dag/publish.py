@@ -30,8 +30,8 @@ from recon_node.base.files import (
     draft_of,
     move_into_place,
     private_directory,
-    read_bounded,
     read_secret,
+    read_small,
 )
 from recon_node.base.setting_types import at_home, default_data_dir
 from recon_node.base.terminal import (
@@ -312,6 +312,6 @@ def _read_proof(text: str) -> str:
     if not text.startswith("@"):
         return text
     try:
-        return read_bounded(Path(text[1:]), MAX_TOKEN_SIZE).decode("ascii").strip()
+        return read_small(Path(text[1:]), MAX_TOKEN_SIZE).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{text[1:]}: {reason_of(error)}") from None

@@ -19,7 +19,7 @@ import click
 
 from recon_node.base.connection import Connection
 from recon_node.base.errors import reason_of
-from recon_node.base.files import read_bounded
+from recon_node.base.files import read_small
 from recon_node.base.terminal import (
     FILE,
     Command,
@@ -133,7 +133,7 @@ def _text(value: str) -> str:
         return text
     if not value.startswith("@"):
         return value
-    return read_bounded(Path(value[1:]), _MAX_JSON).decode()
+    return read_small(Path(value[1:]), _MAX_JSON).decode()
 
 
 class CidText(click.ParamType[CID]):

@@ -27,11 +27,11 @@ from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.base.errors import reason_of
+from recon_node.base.files import read_small
 from recon_node.p2p.errors import P2PError
 
 KEY_SIZE: Final = 32
 NONCE_SIZE: Final = 24
-_MAX_FILE: Final = 4096
 _HEADER: Final = b"/key/swarm/psk/1.0.0/"
 _SIGMA: Final = struct.unpack("<4I", b"expand 32-byte k")
 _ROUNDS: Final = 10
@@ -49,9 +49,7 @@ def read_swarm_key(path: Path) -> bytes:
         P2PError: it cannot be read, or is not such a file.
     """
     try:
-        with path.expanduser().open("rb") as file:
-            data = file.read(_MAX_FILE)
-        return _parse(data)
+        return _parse(read_small(path.expanduser()))
     except OSError as error:
         reason = reason_of(error)
     except ValueError as error:
