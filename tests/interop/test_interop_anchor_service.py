@@ -22,7 +22,7 @@ FLAGS = (
 
 @pytest.mark.long
 def test_js_ceramic_reads_the_witness(tmp_path: Path) -> None:
-    npm_packages.install(HERE)
+    npm_packages.install(HERE, dev=True)
     node = TestnetNode("node", tmp_path, FLAGS)
     tips = [CID.of(DAG_CBOR, bytes([number])) for number in range(3)]
     try:

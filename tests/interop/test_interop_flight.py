@@ -39,7 +39,7 @@ def sample_rows() -> pa.Table:
 
 @pytest.mark.long
 def test_the_sdk_queries_the_tables_and_follows_a_feed(tmp_path: Path) -> None:
-    npm_packages.install(HERE)
+    npm_packages.install(HERE, dev=True)
     rows = sample_rows()
     sink = Sink(Tables(tmp_path, "5f0c8a10-aaaa-bbbb-cccc-000000000019"))
     sink.tables.append(rows.slice(0, EVENTS - 5))

@@ -19,9 +19,9 @@ OUR_FAULTS = ("EUSAGE", "ERESOLVE", "EJSONPARSE")
 the network, and must not fail a test."""
 
 
-def install(folder: Path) -> None:
+def install(folder: Path, *, dev: bool = False) -> None:
     """Install what package-lock.json says, or package.json where there is none; skip the tests
-    where node, npm or the registry is missing.
+    where node, npm or the registry is missing. `dev` is with what only long tests need.
 
     Tests of several processes may need the same folder: the others wait for the first.
     """
@@ -29,17 +29,18 @@ def install(folder: Path) -> None:
         pytest.skip("node and npm are not installed: tests of npm packages cannot run")
     with (folder / ".installing").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        _install(folder)
+        _install(folder, dev)
 
 
-def _install(folder: Path) -> None:
+def _install(folder: Path, dev: bool) -> None:
     lock = folder / "package-lock.json"
     wanted = lock if lock.exists() else folder / "package.json"
     digest = hashlib.sha256(wanted.read_bytes()).hexdigest()
     mark = folder / "node_modules" / ".installed-from"
-    if mark.exists() and mark.read_text() == digest:
+    if mark.exists() and mark.read_text() in (f"{digest} dev", digest + " dev" * dev):
         return
     command = ["ci"] if lock.exists() else ["install", "--no-package-lock"]
+    command += [] if dev else ["--omit=dev"]
     try:
         done = _run(
             ["npm", *command, "--ignore-scripts", "--no-audit", "--no-fund"], folder, INSTALL_LIMIT
@@ -49,7 +50,7 @@ def _install(folder: Path) -> None:
     if done.returncode:
         assert not any(fault in done.stderr for fault in OUR_FAULTS), done.stderr
         pytest.skip(f"npm cannot install packages here: {done.stderr.strip()[:200]}")
-    mark.write_text(digest)
+    mark.write_text(digest + " dev" * dev)
 
 
 def node(folder: Path, limit: float, *args: str) -> Any:
