@@ -13,6 +13,7 @@ All functions raise `TablesError` if a table cannot be opened, or an object stor
 
 import re
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -102,9 +103,9 @@ def open_delta(directory: Location) -> dict[str, DeltaTable]:
     }
 
 
-def are_without_dags(directory: Location) -> bool:
-    """Return whether the tables in `directory` were made without the events of DAGs."""
-    return any(map(excludes_dags, open_delta(directory).values()))
+def are_without_dags(tables: Mapping[str, DeltaTable]) -> bool:
+    """Return whether tables were made without the events of DAGs."""
+    return any(map(excludes_dags, tables.values()))
 
 
 def open_at(path: Location, at: At) -> DeltaTable:

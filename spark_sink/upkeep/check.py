@@ -10,7 +10,7 @@ stream of `raw_events` then. A table that cannot be opened is a `TablesError`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import PurePath
 from typing import Final
@@ -70,9 +70,11 @@ def _counts(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tupl
     for name in (RAW, *_COMPLETE):
         if (table := by_name.get(name)) is None or not TABLES[name].rows_are_events:
             continue
-        aside = by_name.get(UNPROCESSED)
-        left_out = name != RAW and _may_leave_out(directory, table.position, aside)
-        if table.rows > table.position or (table.rows < table.position and not left_out):
+        if table.rows < table.position and name != RAW:
+            aside = by_name.get(UNPROCESSED)
+            if _may_leave_out(directory, open_delta(directory), table.position, aside):
+                continue
+        if table.rows != table.position:
             yield (
                 name,
                 f"{name} is at position {table.position} but has {table.rows} rows, and should "
@@ -80,13 +82,15 @@ def _counts(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tupl
             )
 
 
-def _may_leave_out(directory: Location, position: int, aside: TableStatus | None) -> bool:
+def _may_leave_out(
+    directory: Location, opened: Mapping[str, DeltaTable], position: int, aside: TableStatus | None
+) -> bool:
     """Return whether a table at a position may lack streams, which are set aside or left out."""
     return (
         aside is None
         or aside.rows > 0
         or aside.position < position
-        or are_without_dags(directory)
+        or are_without_dags(opened)
         or bool(forgotten_streams(directory))
     )
 
@@ -147,7 +151,7 @@ def check_rows(
                 rows.check_positions(position)
             elif raw and not raw.troubles and position <= upto:  # else `run` has gone on
                 rows.check_streams(raw.streams)
-                if name in _COMPLETE and not _may_leave_out(directory, position, aside):
+                if name in _COMPLETE and not _may_leave_out(directory, opened, position, aside):
                     if rows.spec.rows_are_events:
                         rows.check_positions(position)
                     elif position == upto:

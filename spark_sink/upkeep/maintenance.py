@@ -148,7 +148,7 @@ def _rebuild_all(
     old = positions.get(RAW, 0)
     raw_first = RAW not in known or max(positions.values()) > old
     upto = head.head if raw_first else old
-    excluded = are_without_dags(directory)
+    excluded = are_without_dags(known)
     new = Tables(beside, head.epoch, derived, forgotten=directory, exclude_dags=excluded)
     new.set_retention(Retention(0.0))
     while new.raw_position < upto:
