@@ -7,6 +7,8 @@ needs them is stood for by the least that the syncer sees of it.
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -14,9 +16,11 @@ from p2p_support import LOOPBACK, eventually, node
 from sync_doubles import OURS, Connected, Recorded, Wanting, scheduler
 
 from recon_node.p2p.context import Context, Counters
-from recon_node.p2p.errors import MISBEHAVED, PeerGoneError, PeerProtocolError
+from recon_node.p2p.errors import MISBEHAVED, CutShortError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import VISIT
+from recon_node.p2p.sync import reconciler
+from recon_node.p2p.sync.reconciler import PeerMemory, Reconciler
 from recon_node.p2p.sync.sync_scheduler import (
     ASK_FOR_ALL_EVERY,
     MAX_SYNCS,
@@ -244,6 +248,29 @@ async def test_a_request_while_a_visit_ends_is_not_lost(nursery, autojump_clock)
     syncer.request("peer0")
     await trio.sleep(2.5)
     assert (host.near, len(sessions.asked)) == (["peer0"], 2 * len(OURS))
+
+
+async def test_a_range_that_a_peer_cuts_into_many_parts_is_done_in_several_syncs(monkeypatch):
+    """It has that many interests, and is not to blame for it."""
+    monkeypatch.setattr(reconciler, "MAX_SESSIONS_PER_RANGE", 4)
+    asked = []
+
+    async def initiate(peer_id, protocols, begin):
+        [rest, _] = begin.args
+        asked.append(rest.lower)
+        above = bytes([rest.lower[0] + 1])
+        remaining = KeyRange(above, rest.upper) if above < rest.upper else None
+        side = SimpleNamespace(key_range=KeyRange(rest.lower, above), remaining=remaining)
+        return SimpleNamespace(side=side, tally=SimpleNamespace(not_supplied=0))
+
+    doubles = {"_sessions": SimpleNamespace(initiate=initiate), "book": Mock(), "_begin": Mock()}
+    ours = SimpleNamespace(versions={}, memory=PeerMemory(), **doubles)
+    for syncs in range(2):
+        for _ in range(2):
+            with pytest.raises(CutShortError, match="more than 4 parts"):
+                await Reconciler.reconcile(ours, "peer", KeyRange(b"a", b"k"))
+        assert await Reconciler.reconcile(ours, "peer", KeyRange(b"a", b"k")) == 0
+        assert asked == [bytes([letter]) for letter in b"abcdefghij"] * (syncs + 1)
 
 
 async def test_a_damaged_event_comes_again_from_a_peer(tmp_path, sdk_cars):

@@ -10,11 +10,11 @@ from typing import Any, Final, Generic, TypeVar
 import structlog
 import trio
 
-from recon_node.base.latest import Remembered
+from recon_node.base.latest import Latest, Remembered
 from recon_node.ceramic import network_id_of, network_name
 from recon_node.fairness.slots import address_block_of
 from recon_node.p2p.context import Context
-from recon_node.p2p.errors import PeerProtocolError
+from recon_node.p2p.errors import CutShortError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import EventStreams
 from recon_node.p2p.sync.fetch import Fetcher
@@ -93,10 +93,11 @@ class Reconciler:
 
         Raises:
             Exception: one of `PEER_FAILURES` if a session fails.
+            CutShortError: the peer has many interests; the next call goes on above these.
             StoreError: the disk failed.
         """
         not_supplied = 0
-        rest = key_range
+        rest = self.memory.cut.pop((peer_id, key_range), key_range)
         for _ in range(MAX_SESSIONS_PER_RANGE):
             begin = partial(self._begin, rest, news, is_rest=rest != key_range)
             run = await self._sessions.initiate(peer_id, [*self.versions], begin)
@@ -106,8 +107,10 @@ class Reconciler:
             if side.remaining is None:
                 return not_supplied
             rest = side.remaining
-        raise PeerProtocolError(
-            f"the peer cut one range into more than {MAX_SESSIONS_PER_RANGE} parts"
+        self.memory.cut[peer_id, key_range] = rest
+        raise CutShortError(
+            f"the peer has cut one range into more than {MAX_SESSIONS_PER_RANGE} parts, and the "
+            "others come with the next sync"
         )
 
     async def begin_answer(self, frames: PeerFrames) -> ReconRun:
@@ -346,6 +349,8 @@ class PeerMemory:
             MAX_UNWANTED_REMEMBERED, lifetime=UNWANTED_FOR, clock=clock, weigh=len
         )
         self._strangers = Remembered[str, None](MAX_STRANGERS)
+        self.cut = Latest[tuple[str, KeyRange], KeyRange](MAX_AGREEMENTS)
+        """What is left of ranges that peers with many interests have cut into many parts."""
 
     def note_agreement(self, peer_id: str, key_range: KeyRange, began: float) -> None:
         """Note a session that has ended in agreement.

@@ -415,8 +415,8 @@ class SyncScheduler:
         """Sync with a peer, record the result in the book, and return whether it succeeded."""
         ranges = self._ranges_to_ask_for(peer_id, due)
         if filled := self._store.filling.ranges:  # the rest comes after the snapshot
-            rest = subtract_ranges(ranges, filled)
-            ranges = rest if due is None else [*rest, *intersect_ranges(ranges, due)]
+            rest = subtract_ranges(subtract_ranges(ranges, filled), due or ())
+            ranges = [*intersect_ranges(ranges, due or ()), *rest]
         if not ranges or not self._reconciler.can_sync_with(peer_id):
             return True
         not_supplied = await self._attempt(peer_id, self._reconcile(peer_id, ranges, due or ()))
