@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import httpx
 import pytest
@@ -32,10 +31,8 @@ from recon_node.store import values
 gc.disable()
 
 # What eth-account imports lets recursion go so deep that the process ends instead (see
-# recon_node.anchoring.signer). Some tests import it themselves. Keystores of BLS keys, which need
-# these two modules and a second of CPU for them, are in no test.
+# recon_node.anchoring.signer). Some tests import it themselves.
 _limit = sys.getrecursionlimit()
-sys.modules.update(dict.fromkeys(("py_ecc.bls", "py_ecc.bls12_381"), MagicMock()))
 with suppress(ImportError):
     import eth_account  # noqa: F401
 sys.setrecursionlimit(_limit)
