@@ -14,7 +14,8 @@ this project and with ceramic-one nodes. Events are built, checked and signed in
 never leaves it. docs/client.md is the guide. In reading order:
 
     clients       the two clients, which carry requests and answers
-    operations    what operations are, their arguments, and reading streams
+    operations    what operations are, and reading streams
+    arguments     streams, events and content, as programs give them
     writing       creating and changing streams
     merges        merging streams that have diverged
     feed_entries  the feed
@@ -43,6 +44,7 @@ from recon_node.client.accounts import (
     SignIn,
     SolanaAccount,
 )
+from recon_node.client.arguments import CidRef, Document, InvalidContentError, StreamRef
 from recon_node.client.clients import AsyncCeramic, Ceramic, TooMuchWorkError
 from recon_node.client.definitions import AccountRelation, ModelDefinition, Relation, View
 from recon_node.client.feed_entries import FeedEntry, FeedPage
@@ -65,14 +67,7 @@ from recon_node.client.lists import (
     ThreadMessage,
 )
 from recon_node.client.merges import MergeConflictError
-from recon_node.client.operations import (
-    CidRef,
-    Document,
-    InvalidContentError,
-    OutsideInterestsWarning,
-    RefusedEventError,
-    StreamRef,
-)
+from recon_node.client.operations import OutsideInterestsWarning, RefusedEventError
 from recon_node.client.writing import Patch
 from recon_node.ipld import CID
 from recon_node.streams import Conflict, Expired, MergeProposal, json_diff

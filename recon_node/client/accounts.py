@@ -29,8 +29,8 @@ from recon_node.base.connection import InvalidArgumentError
 from recon_node.ceramic.auth.did import canonical_did, chain_account, eip55, public_key
 from recon_node.ceramic.auth.signature import ANY_STREAM, parse_cacao
 from recon_node.ceramic.auth.wallets import challenge, signed_text
+from recon_node.client.arguments import StreamRef, to_stream_id
 from recon_node.client.keys import Capability, Key, checked_arguments
-from recon_node.client.operations import StreamRef, to_stream_id
 from recon_node.ipld import dag_cbor, multibase
 
 LASTS: Final = timedelta(days=7)

@@ -19,8 +19,9 @@ import httpx
 from recon_node import DEFAULT_URL
 from recon_node.base.connection import TIMEOUT, AsyncConnection, ClientError, Connection
 from recon_node.client import feed_entries, lists, merges, operations, writing
+from recon_node.client.arguments import CidRef, Document, StreamRef
 from recon_node.client.keys import Key
-from recon_node.client.operations import CidRef, ClientSession, Document, Steps, StreamRef
+from recon_node.client.operations import ClientSession, Steps
 from recon_node.streams.json_values import BudgetError
 
 P = ParamSpec("P")

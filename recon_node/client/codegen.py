@@ -23,8 +23,8 @@ from urllib.parse import unquote
 
 from recon_node.base.connection import InvalidArgumentError
 from recon_node.ceramic import StreamId, StreamIdError, StreamType
+from recon_node.client.arguments import StreamRef, to_stream_id
 from recon_node.client.clients import Ceramic
-from recon_node.client.operations import StreamRef, to_stream_id
 
 _WIDTH: Final = 88
 """Characters of a line, as ruff and Black have it."""

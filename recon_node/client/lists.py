@@ -21,21 +21,9 @@ from recon_node.base.connection import (
     segment,
 )
 from recon_node.ceramic import StreamId
+from recon_node.client.arguments import CidRef, Document, StreamRef, to_cid, to_object, to_stream_id
 from recon_node.client.keys import Key
-from recon_node.client.operations import (
-    CidRef,
-    ClientSession,
-    Document,
-    Steps,
-    StreamRef,
-    decoding,
-    get,
-    member,
-    parsed,
-    to_cid,
-    to_object,
-    to_stream_id,
-)
+from recon_node.client.operations import ClientSession, Steps, decoding, get, member, parsed
 from recon_node.client.writing import create
 from recon_node.ipld import CID
 

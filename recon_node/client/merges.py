@@ -8,14 +8,12 @@ from typing import Any, Final
 from recon_node.base.connection import ClientError, InvalidArgumentError
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import signed_event
+from recon_node.client.arguments import CidRef, Document, StreamRef, to_cid, to_object, to_stream_id
 from recon_node.client.feed_entries import feed
 from recon_node.client.keys import Key
 from recon_node.client.operations import (
-    CidRef,
     ClientSession,
-    Document,
     Steps,
-    StreamRef,
     check_accepted,
     complete_events,
     document_at,
@@ -24,9 +22,6 @@ from recon_node.client.operations import (
     fetch_stream,
     not_accepted,
     send,
-    to_cid,
-    to_object,
-    to_stream_id,
 )
 from recon_node.ipld import CID
 from recon_node.streams import MergeProposal, Stream, StreamShapeError

@@ -1,4 +1,4 @@
-"""What the operations of the client have in common: arguments, requests, and streams as they are.
+"""What the operations of the client have in common: requests, and streams as they are.
 
 Theory of operation. An operation is a generator: it yields a `Request`, is sent the `Answer`, and
 returns its result. So each one is written once, as a function of a `ClientSession`, and knows
@@ -7,10 +7,6 @@ and forth. Operations are composed with `yield from`.
 
 The requests are those that a ceramic-one node has, too. What only this project's nodes have is
 used where it helps, and missed without harm.
-
-Arguments are checked here, too, and turned into what the layers below expect. Everything that is
-wrong with one is an `InvalidArgumentError`, and with content an
-`InvalidContentError` that says where in the content it is.
 
 A stream is read from the events that a node has. A node of either kind lists them by the sort value
 and controller in the header of the init event, whose CID is in the StreamID. The state of the
@@ -28,20 +24,17 @@ Definitions of models are kept: that of a version never changes.
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
 from http import HTTPStatus
 from types import MappingProxyType, NoneType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from recon_node.base.connection import (
     Answer,
-    ClientError,
     InvalidArgumentError,
     NodeError,
     NotANodeError,
@@ -65,160 +58,19 @@ from recon_node.ceramic import (
     verify_signature,
 )
 from recon_node.ceramic.auth.signature import CLOCK_SKEW
+from recon_node.client.arguments import (
+    CidRef,
+    Document,
+    InvalidContentError,
+    StreamRef,
+    shown,
+    to_cid,
+    to_stream_id,
+)
 from recon_node.client.keys import CapabilityExpiredError, Key, NoKeyError, checked_arguments
 from recon_node.ipld import CID, DagCborError, IpldError, multibase
 from recon_node.streams import Definitions, Expired, Stream, StreamShapeError, definitions_of
 from recon_node.streams.graph import with_whole_history
-from recon_node.streams.json_values import pointer
-
-
-class InvalidContentError(ClientError):
-    """Content that breaks a rule of its stream or its model. Nothing was sent.
-
-    `reasons` has the rules that it breaks, in plain English.
-    """
-
-    def __init__(self, reasons: Sequence[str]) -> None:
-        super().__init__(tuple(reasons))
-        self.reasons = tuple(reasons)
-
-    def __str__(self) -> str:
-        return "; ".join(self.reasons)
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A stream at one of its events. A model is one, too: its content is the definition."""
-
-    id: StreamId
-    event: CID
-    """The event at which this is the content: the tip, unless another one was asked for."""
-    content: Any
-    """A JSON object; None for a document that has no content yet. Do not change it."""
-    metadata: Mapping[str, Any]
-    """`shouldIndex` and `modelVersion`."""
-    controller: str
-    """A DID."""
-    model: StreamId | None
-    open_tips: tuple[CID, ...]
-    """If the stream has diverged, or has branches that expired, the events that a merge would
-    cover, the tip first; else none."""
-    rejected: Mapping[CID, tuple[str, ...]]
-    """Events that changed nothing, and why: a patch that does not apply, content that breaks a rule
-    of the model, or a signature that is wrong."""
-    expired: Mapping[CID, Expired] = field(default_factory=dict[CID, Expired])
-    """Those of `open_tips` whose branch an expired capability keeps from becoming the tip."""
-    errors: tuple[str, ...] = ()
-    """Why `event` itself was rejected, if it was asked for."""
-    repaired: Mapping[CID, Expired] = field(default_factory=dict[CID, Expired], compare=False)
-    """The open tips whose branches had expired before the merge that returned this document."""
-    sent: tuple[CID, ...] = field(default=(), compare=False)
-    """Events sent by the call that returned this document; none if nothing had to change."""
-
-    def __repr__(self) -> str:
-        return f"Document({str(self.id)!r}, event={str(self.event)!r}, content={self.content!r})"
-
-
-StreamRef: TypeAlias = StreamId | str | Document
-"""A stream: its StreamID, or the document that was read or written."""
-CidRef: TypeAlias = CID | str
-"""An event: its CID, which may be text."""
-
-_SCALARS: Final = (str, int, bytes, type(None))
-_MAX_SHOWN: Final = 100
-
-
-def to_stream_id(stream: object) -> StreamId:
-    """Return a StreamID, given as such, as text, or by a document.
-
-    Raises:
-        InvalidArgumentError: it is not one of these.
-    """
-    id_ = getattr(stream, "id", stream)
-    if isinstance(id_, StreamId):
-        return id_
-    if not isinstance(id_, str):
-        raise InvalidArgumentError(f"{_shown(stream)} is not a StreamID, nor a document")
-    with checked_arguments():
-        return StreamId.parse(id_.removeprefix("ceramic://"))
-
-
-def to_cid(cid: object) -> CID:
-    """Return the CID of an event, given as such or as text.
-
-    Raises:
-        InvalidArgumentError: it is not a CID.
-    """
-    if isinstance(cid, CID):
-        return cid
-    if not isinstance(cid, str):
-        raise InvalidArgumentError(f"{_shown(cid)} is not a CID")
-    try:
-        return CID.parse(cid)
-    except IpldError as error:
-        raise InvalidArgumentError(f"{_shown(cid)} is not a CID: {error}") from None
-
-
-def to_object(content: object, what: str = "the content") -> dict[str, Any]:
-    """Return a JSON object of plain dicts and lists; tuples count as lists.
-
-    Raises:
-        InvalidArgumentError: it is not a mapping.
-        InvalidContentError: something in it is not JSON, or contains itself.
-    """
-    if not isinstance(content, Mapping):
-        raise InvalidArgumentError(f"{what} is a JSON object, not {_shown(content)}")
-    try:
-        copied: dict[str, Any] = _plain(content, (), ())
-    except RecursionError:
-        raise InvalidContentError([f"{what} is nested too deeply"]) from None
-    return copied
-
-
-def to_patch(patch: object) -> list[dict[str, Any]]:
-    """Return a JSON Patch (RFC 6902) of plain dicts and lists.
-
-    Raises:
-        InvalidArgumentError: it is not a sequence of mappings.
-        InvalidContentError: as `to_object`.
-    """
-    if isinstance(patch, str) or not isinstance(patch, Sequence):
-        raise InvalidArgumentError(f"a JSON Patch is a list of operations, not {_shown(patch)}")
-    return [to_object(operation, "an operation of a JSON Patch") for operation in patch]
-
-
-def _plain(value: Any, path: tuple[str | int, ...], inside: tuple[int, ...]) -> Any:
-    """Copy a value at a path; `inside` has the identities of the values around it."""
-    if isinstance(value, Mapping | list | tuple):
-        if id(value) in inside:
-            raise InvalidContentError([f"{_path_text(path)} contains itself"])
-        inside = (*inside, id(value))
-    if isinstance(value, Mapping):
-        for name in value:
-            if not isinstance(name, str):
-                raise InvalidContentError(
-                    [f"{_path_text(path)} has the key {name!r}, which is not text"]
-                )
-        return {name: _plain(member, (*path, name), inside) for name, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, (*path, number), inside) for number, item in enumerate(value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidContentError([f"{_path_text(path)} is {value}, which JSON does not have"])
-    if not isinstance(value, (*_SCALARS, float, CID)):
-        raise InvalidContentError(
-            [f"{_path_text(path)} is of the type {type(value).__name__}: not JSON"]
-        )
-    return value
-
-
-def _path_text(path: tuple[str | int, ...]) -> str:
-    return f"what is at {reduce(pointer, map(str, path), '')}" if path else "the content"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
-
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Request, Answer, T]
@@ -287,7 +139,7 @@ def member(entry: Any, name: str, *kinds: type) -> Any:
     """
     value = entry.get(name)
     if type(value) not in kinds:  # true is not 1
-        raise TypeError(f"{name} is {_shown(value)}")
+        raise TypeError(f"{name} is {shown(value)}")
     return value
 
 

@@ -14,25 +14,27 @@ from typing import Any, Final, Self
 from recon_node.base.connection import InvalidArgumentError, NotFoundError
 from recon_node.ceramic import METAMODEL, Event, StreamId
 from recon_node.ceramic.builder import data_event, deterministic_init_event, init_event
+from recon_node.client.arguments import (
+    CidRef,
+    Document,
+    InvalidContentError,
+    StreamRef,
+    to_cid,
+    to_object,
+    to_patch,
+    to_stream_id,
+)
 from recon_node.client.definitions import ModelDefinition
 from recon_node.client.keys import Key
 from recon_node.client.operations import (
-    CidRef,
     ClientSession,
-    Document,
-    InvalidContentError,
     Steps,
-    StreamRef,
     check_accepted,
     document_at,
     explained,
     fetch_stream,
     load_model,
     send,
-    to_cid,
-    to_object,
-    to_patch,
-    to_stream_id,
 )
 from recon_node.ipld import CID, dag_cbor
 from recon_node.streams import (
