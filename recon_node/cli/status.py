@@ -10,11 +10,19 @@ from collections.abc import Iterator
 from typing import Final, NotRequired, TypedDict
 
 import click
-from rich.table import Table
+from rich.table import Column, Table
 
 from recon_node.base.connection import Connection
 from recon_node.base.terminal import echo, human_size, json_option, node_options, print_json
-from recon_node.cli.command import Seconds, counted, make_console, make_table, pages, understood
+from recon_node.cli.command import (
+    Seconds,
+    TextTable,
+    counted,
+    make_console,
+    make_table,
+    pages,
+    understood,
+)
 from recon_node.cli.interest_commands import ListedInterest, interest_text
 from recon_node.cli.peers import Peers, SyncOutcome, ago
 
@@ -100,12 +108,13 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
         return
     recon = understood(node, answer, _Status)
     console = make_console()
-    facts = Table(box=None, show_header=False, pad_edge=False)
+    fold = Column(overflow="fold")  # what is too wide may have to be copied
+    facts = TextTable("", fold, box=None, show_header=False, pad_edge=False)
     for name in ("network", "peer_id", "events", "waiting", "pending", "head", "sha256a"):
         facts.add_row(name, str(answer.get(name, "")), style="bold" if name == "events" else None)
     facts.add_row("peers", _peers_of(recon))
-    facts.add_row("interests", "\n".join(_interest_lines(recon)))
-    facts.add_row("rendezvous (DHT)", "\n".join(_rendezvous_of(recon)))
+    facts.add_row("interests", _interest_lines(recon))
+    facts.add_row("rendezvous (DHT)", _rendezvous_of(recon))
     for name, text in _policy_of(recon):
         facts.add_row(name, text)
     if damaged := recon.get("damaged"):

@@ -127,7 +127,7 @@ def test_show_says_what_an_event_says(node: TestnetNode, sample: Events) -> None
     assert shown["payload"]["id"] == {"/": shown["init"]}
 
 
-def test_status(node: TestnetNode) -> None:
+def test_status(node: TestnetNode, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = json_of("status", node=node)
     assert shown["events"] == head(node)
     assert 0 <= shown["peer_memory"]["held"] < shown["peer_memory"]["budget"]
@@ -136,6 +136,9 @@ def test_status(node: TestnetNode) -> None:
     assert re.search(r"held for peers +[\d.,]+ \w+ of [\d.,]+ \w+ \(max_peer_memory\)", text)
     for part in (shown["sha256a"], node.peer_id, "the network: announced to "):
         assert part in text
+    for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", "80")):
+        monkeypatch.setenv(name, value)  # as on a terminal
+    assert shown["sha256a"] in "".join(run("status", node=node).stdout.split())
 
 
 def test_status_shows_the_syncs_that_moved_events(monkeypatch: pytest.MonkeyPatch) -> None:
