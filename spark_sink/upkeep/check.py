@@ -64,17 +64,15 @@ def _empty_commits(directory: Location, tables: Sequence[TableStatus]) -> Iterat
 
 
 def _counts(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tuple[str, str]]:
-    by_name = {table.name: table for table in tables}
+    by_name, opened = {table.name: table for table in tables}, open_delta(directory)
     if RAW not in by_name:
         yield RAW, f"{RAW} is missing, which the other tables are computed from"
     for name in (RAW, *_COMPLETE):
         if (table := by_name.get(name)) is None or not TABLES[name].rows_are_events:
             continue
-        if table.rows < table.position and name != RAW:
-            aside = by_name.get(UNPROCESSED)
-            if _may_leave_out(directory, open_delta(directory), table.position, aside):
-                continue
-        if table.rows != table.position:
+        aside = by_name.get(UNPROCESSED)
+        left_out = name != RAW and _may_leave_out(directory, opened, table.position, aside)
+        if table.rows > table.position or (table.rows < table.position and not left_out):
             yield (
                 name,
                 f"{name} is at position {table.position} but has {table.rows} rows, and should "
