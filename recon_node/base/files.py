@@ -159,22 +159,26 @@ def create_file(path: Path, content: bytes) -> None:
         raise
 
 
-def open_locked(path: Path, *, wait: bool = False, mode: int = 0o666) -> BinaryIO:
+def open_locked(
+    path: Path, *, wait: bool = False, create: bool = True, mode: int = 0o666
+) -> BinaryIO:
     """Open a file for reading and writing, and hold an exclusive lock on it until it is closed.
 
     A symbolic link is not followed: another user could have another file overwritten by one.
 
     Args:
-        path: created if it is missing.
+        path: the file.
         wait: until another holder has released the lock; by default nothing waits.
+        create: the file, if it is missing.
         mode: permissions of a new file, less the umask.
 
     Raises:
         BlockingIOError: another holder has the lock, in this process or in another one.
         OSError: the file cannot be opened, or its file system has no locks.
     """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        descriptor = os.open(path, flags, mode)
         file = os.fdopen(descriptor, "r+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

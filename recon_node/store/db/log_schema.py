@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from recon_node import __version__
-from recon_node.base.files import create_file, move_into_place, sync_directory
+from recon_node.base.files import create_file, move_into_place, open_locked, sync_directory
 from recon_node.ceramic import Network, network_name
 from recon_node.store.db.migrations import MIGRATIONS, Migration, migrate
 from recon_node.store.db.saved_keys import has_saved_keys
@@ -233,9 +233,13 @@ def replace_log(path: Path, new: Path) -> None:
 def finish_replacement(path: Path) -> None:
     """Take the remaining steps of a replacement that was interrupted, if there was one."""
     new = path.with_name(path.name + _REPLACEMENT)
-    if not new.exists():
+    try:
+        # A backup may meet one that is under way: what it deleted late would be of the new log.
+        locked = open_locked(new, wait=True, create=False)
+    except FileNotFoundError:
         return
-    for suffix in ("-wal", "-shm", "-journal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    sync_directory(path.parent)
-    move_into_place(new, path)
+    with locked:
+        for suffix in ("-wal", "-shm", "-journal"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        sync_directory(path.parent)
+        move_into_place(new, path)

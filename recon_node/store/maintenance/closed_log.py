@@ -319,18 +319,34 @@ def backup_log(data_dir: Path, target: Path, progress: Progress = no_progress) -
         StoreError: there is no log, it cannot be read or is damaged, or the copy cannot be written.
     """
     path = find_log(data_dir)
-    with closing(log_schema.open_reader(data_dir)) as source:
-        with explained_errors(path):
-            source.execute("BEGIN")
-            source.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # the moment is now
-        with explained_errors(target), closing(sqlite3.connect(target)) as copy:
-            source.backup(
-                copy,
-                pages=_PAGES,
-                progress=lambda status, left, total: progress("copying", total - left, total),
-            )
-            copy.execute("PRAGMA journal_mode = DELETE")  # one file, without companions
+    with (
+        closing(_hold(data_dir, path)) as source,
+        explained_errors(target),
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        source.backup(
+            copy,
+            pages=_PAGES,
+            progress=lambda status, left, total: progress("copying", total - left, total),
+        )
+        copy.execute("PRAGMA journal_mode = DELETE")  # one file, without companions
     return check_copy(target, progress)
+
+
+def _hold(data_dir: Path, path: Path) -> sqlite3.Connection:
+    """Open a log for reading, and hold on to this moment."""
+    while True:
+        file, source = path.stat().st_ino, log_schema.open_reader(data_dir)
+        try:
+            with explained_errors(path):
+                source.execute("BEGIN")
+                source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+                if path.stat().st_ino == file:
+                    return source
+        except StoreError:
+            if path.stat().st_ino == file:
+                raise
+        source.close()  # another file is the log now, and what is beside it is not that one's
 
 
 def check_copy(path: Path, progress: Progress = no_progress) -> BackedUp:
