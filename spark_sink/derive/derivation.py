@@ -148,9 +148,10 @@ class Derivation:
             portion = self._in_workers(step)
         if after and (portion.arrived or portion.changed):
             self._recompute_documents(step, portion)
+        # First which streams are set aside: after a crash, they may not fail again.
         for name in ahead_of_these:
             self._write_revised(name, portion.rows[name], upto)
-        for name in names:
+        for name in sorted(names, key=UNPROCESSED.__ne__):
             self._write_revised(name, portion.revised.get(name, Staged()), upto)
             self._finish(name, portion.rows[name], upto)
         if portion.rows.get(UNPROCESSED, Staged()).num_rows:
@@ -190,11 +191,11 @@ class Derivation:
             table.put(last, upto)
         self._tables.on_write(name, rows)
 
-    def _write_revised(self, name: str, rows: Staged, towards: int) -> None:
+    def _write_revised(self, name: str, rows: Staged, towards: int, *, anew: bool = False) -> None:
         if rows.num_rows:
             table = self._tables.derived[name]
             for chunk in rows.chunks(table.spec.schema, _MERGE_BYTES):
-                table.revise(chunk, towards)
+                table.revise(chunk, towards, anew=anew)
             self._tables.on_write(name, rows)
 
     def _recompute_documents(self, step: Step, portion: Portion) -> None:
@@ -246,7 +247,7 @@ class Derivation:
             anew = replace(anew, set_aside=self._set_aside)
             for name, rows in self._computer.compute(anew, chunk).rows.items():
                 if name in self._tables.derived:
-                    self._write_revised(name, rows, step.upto)
+                    self._write_revised(name, rows, step.upto, anew=bool(retried))
             self._read_set_aside()
 
     def close(self) -> None:

@@ -41,8 +41,8 @@ EXCLUDED_PROPERTY: Final = "recon.excluded"
 """The property with what was left out of a table, by `spark_sink.tables.placement`: `DAGS`."""
 DAGS: Final = "dags"
 _REPLACED: Final = "/forgot"
-"""What follows in the name of the transaction that counts how often rows were forgotten, or all
-of them replaced by a rebuild."""
+"""What follows in the name of the transaction that counts how often rows were forgotten, those of
+streams that were set aside inserted, or all of them replaced by a rebuild."""
 PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
 """Properties of every table."""
 LOG: Final = "_delta_log"
@@ -72,8 +72,8 @@ class Reading:
 def identity_of(table: DeltaTable) -> str:
     """Return what distinguishes a table from others, and from itself before rows were replaced.
 
-    After a rebuild, or after rows were forgotten, those who follow the table start over: so their
-    copies have the new rows, and lose those that are gone.
+    After that, those who follow the table start over: so their copies have the new rows, and lose
+    those that are gone.
     """
     name, times = str(table.metadata().id), version_of(table, _REPLACED)
     return f"{name}/{times}" if times else name

@@ -184,12 +184,14 @@ class SinkTable:
             else:
                 self._write([], properties)
 
-    def revise(self, rows: pa.Table, towards: int) -> None:
+    def revise(self, rows: pa.Table, towards: int, *, anew: bool = False) -> None:
         """Update rows by key to their values at `towards`, in one commit.
 
-        The position does not change.
+        The position does not change. `anew` says that rows of earlier positions are inserted, which
+        those who follow the table by its positions would not see: they start over.
         """
-        with self._advancing_to(self.position, under_way=towards) as properties:
+        others = delta_log.replacing(self._table) if anew else None
+        with self._advancing_to(self.position, under_way=towards, others=others) as properties:
             self._upsert(rows, properties)
 
     def replace_rows(

@@ -119,10 +119,8 @@ def _rebuild_one(
     for table in new.derived.values():
         table.set_retention(Retention(0.0))
     _derive(new, [name], on_progress)
+    _note_set_aside(directory, new)
     _swap(directory, new, name)
-    if name != UNPROCESSED and (rows := new.derived[UNPROCESSED].select("*", "true")).num_rows:
-        noted = _old(directory, new, UNPROCESSED)
-        noted.put(rows, noted.position)
     return {name: new.derived[name].position}
 
 
@@ -144,7 +142,7 @@ def _rebuild_all(
     positions = {name: position_of(table) for name, table in known.items()}
     for name, position in positions.items():
         feed.check(position, epoch_of(known[name]), head)
-    derived = [name for name in DERIVED if name in known]
+    derived = [name for name in DERIVED if name in known or name == UNPROCESSED]
     old = positions.get(RAW, 0)
     raw_first = RAW not in known or max(positions.values()) > old
     upto = head.head if raw_first else old
@@ -157,6 +155,7 @@ def _rebuild_all(
         new.raw.tidy(idle=True)
         on_progress(RAW, new.raw_position, upto)
     _derive(new, derived, on_progress)
+    _note_set_aside(directory, new)
     for name in (RAW, *derived) if raw_first else (*derived, RAW):
         _swap(directory, new, name)
     return {RAW: new.raw_position, **{name: new.derived[name].position for name in derived}}
@@ -171,6 +170,13 @@ def _derive(new: Tables, shown: Collection[str], on_progress: OnProgress) -> Non
             if name in shown:
                 on_progress(name, table.position, new.raw_position)
     derivation.close()
+
+
+def _note_set_aside(directory: Location, new: Tables) -> None:
+    """Note the streams that new tables lack, before these are in their places."""
+    if (rows := new.derived[UNPROCESSED].select("*", "true")).num_rows:
+        noted = _old(directory, new, UNPROCESSED)
+        noted.put(rows, noted.position)
 
 
 def _swap(directory: Location, new: Tables, name: str) -> None:

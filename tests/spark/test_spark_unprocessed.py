@@ -4,13 +4,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from nacl.signing import SigningKey
-from spark_helpers import feed_rows, silent, told
+from spark_helpers import Bomb, KilledError, feed_rows, silent, told
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
@@ -23,8 +25,10 @@ from spark_sink.derive.derivation import Derivation, worker_computer
 from spark_sink.derive.portion import Step
 from spark_sink.derive.workers import NoWorkers
 from spark_sink.errors import SinkError, TablesError
+from spark_sink.query.changes import Changes
 from spark_sink.schema import DERIVED, UNPROCESSED
 from spark_sink.tables.catalog import read_unprocessed
+from spark_sink.tables.sink_table import SinkTable
 from spark_sink.tables.tables import Tables
 from spark_sink.upkeep import maintenance
 
@@ -101,6 +105,7 @@ def test_it_is_left_out_until_another_version_takes_it_up(tables, monkeypatch):
         derive(tables, [MODEL, *BAD[:30], *GOOD])
     derive(tables, [MODEL, *BAD[:30], *GOOD, *BAD[30:]])
     assert BAD[0].cid not in streams_in(tables, "stream_states")  # not even without the bug
+    copied = {name: Changes(tables.directory, name, None).token for name in DERIVED}
     for module in (derivation, transforms):
         monkeypatch.setattr(module, "__version__", "next")
     again = Tables(tables.directory, "epoch")
@@ -111,6 +116,9 @@ def test_it_is_left_out_until_another_version_takes_it_up(tables, monkeypatch):
     [row] = rows(again, UNPROCESSED)
     assert (row["reason"], row["version"]) == (None, "next")
     assert read_unprocessed(again.directory) == []
+    for name, token in copied.items():  # those who follow the tables get its rows
+        changed = [part for _, part in Changes(again.directory, name, token).rows()]
+        assert BAD[0].cid in pa.concat_tables(changed)["stream_cid"].to_pylist()
 
 
 def test_it_is_noted_when_one_table_alone_is_computed(tmp_path, monkeypatch):
@@ -134,6 +142,20 @@ def test_it_is_noted_when_one_table_alone_is_computed(tmp_path, monkeypatch):
         noted()
     derive(Tables(directory, "epoch"), [MODEL, *BAD, *GOOD])
     noted()
+
+
+@pytest.mark.parametrize("call", range(1, 6))
+def test_it_is_noted_before_a_table_lacks_it(tables, monkeypatch, call):
+    """The process dies in between, and nothing fails afterwards: it was the machine's memory."""
+    with monkeypatch.context() as patch, suppress(KilledError):
+        fail_at(patch, BAD[0], MemoryError())
+        tables.append(feed_rows([MODEL, *BAD, *GOOD]))
+        bomb = Bomb(SinkTable.append, call, after=True)
+        patch.setattr(SinkTable, "append", lambda *args, bomb=bomb: bomb(*args))
+        Derivation(tables).catch_up()
+    again = Tables(tables.directory, "epoch")
+    Derivation(again).catch_up()
+    assert streams_in(again, UNPROCESSED) == {BAD[0].cid}
 
 
 def test_documents_of_a_model_that_cannot_be_computed(tables, monkeypatch):
