@@ -12,8 +12,10 @@ first gap, and before the first sequence number for which the author signed two 
 
 A message is what JavaScript reads from its JSON and writes again: keys that look like array indexes
 come first, numbers are doubles, those beyond them (and NaN) are null, and half a surrogate pair is
-escaped. The rules are those of the reference, ssb-validate (github.com/ssbc/ssb-validate). Networks
-of their own sign with a key (an HMAC) that both writer and reader must know.
+escaped. The rules are those of the reference, ssb-validate (github.com/ssbc/ssb-validate), which
+looks at the timestamp of the first message alone; but a `previous` in an array, which JavaScript
+takes for equal to the text, is refused. Networks of their own sign with a key (an HMAC) that both
+writer and reader must know.
 """
 
 from __future__ import annotations
@@ -190,7 +192,7 @@ def _is_well_formed(message: Value) -> bool:
         and type(sequence) in (int, float)
         and -_SEQUENCES <= sequence < _SEQUENCES
         and sequence == math.floor(sequence)  # a whole number, for JavaScript: 1.0 is 1
-        and type(message["timestamp"]) in (int, float)
+        and (type(message["timestamp"]) in (int, float) or sequence != 1)
         and message["hash"] == "sha256"
         and isinstance(signature, str)
         and signature.endswith(_SIGNATURE_SUFFIX)

@@ -48,6 +48,12 @@ def test_the_verdicts_and_ids_of_the_reference(facts: dict[str, Any]) -> None:
     assert bool(classic_feed([message], SSB["author"], key).order) == facts["valid"]
 
 
+@pytest.mark.parametrize("facts", SSB["feeds"], ids=lambda facts: facts["what"])
+def test_only_the_time_of_the_first_message_matters_as_for_the_reference(facts) -> None:
+    messages = list(map(json.loads, facts["texts"]))
+    assert len(classic_feed(messages, facts["author"]).order) == facts["valid"]
+
+
 def test_what_json_has_no_number_for_is_null() -> None:
     content = {**POST, "numbers": [-0.0, math.nan, math.inf, -math.inf, 10**400, -(10**400)]}
     text = "0" + ",\n      null" * 5
