@@ -208,6 +208,9 @@ def test_a_feed_with_numbers_beyond_doubles(tmp_path: Path) -> None:
     for what in ("a number beyond doubles", "half a surrogate pair"):
         file.write_text(texts[what]["text"] + "\n")
         assert json_of(*args)["tip"] == texts[what]["id"]
+    infinite = texts["a number beyond doubles"]
+    file.write_text(infinite["text"].replace("1e999", "9" * 5_000))
+    assert json_of(*args)["tip"] == infinite["id"]
     signed = texts["under an HMAC"]
     file.write_text(signed["text"] + "\n")
     assert json_of(*args)["left_out"][0]["rule"] == "signature"

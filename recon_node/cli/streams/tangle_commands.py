@@ -213,7 +213,7 @@ def _read(file: BinaryIO) -> Iterator[Keyed]:
 
 def _keyed(line: bytes, number: int) -> Keyed:
     try:
-        value = json.loads(line)
+        value = json.loads(line, parse_int=float)  # as JavaScript, and of any length
     except (ValueError, RecursionError) as error:
         raise CommandError(f"line {number} is not JSON: {error}") from None
     message = value.get("value") if isinstance(value, dict) and "value" in value else value
