@@ -10,7 +10,8 @@ from pathlib import Path
 
 from support.waiting import finished, wait_until
 
-from spark_sink.run.spark_session import _write_python, find_java
+from spark_sink.run.feed_reader import _STARTS
+from spark_sink.run.spark_session import _write_python, find_java, is_without_process
 
 BIN = Path(sys.executable).parent
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -73,8 +74,14 @@ class Programs:
         return log
 
     def run(self, *command: object, **environment: str) -> str:
-        """Run a program to its end; returns what it printed."""
-        done = self.ended(*command, **environment)
+        """Run a program to its end; returns what it printed.
+
+        On a busy machine, Spark may wait for a Python process in vain: then again, as users would.
+        """
+        for _ in range(_STARTS):
+            done = self.ended(*command, **environment)
+            if not (done.returncode and is_without_process(Exception(done.stdout + done.stderr))):
+                break
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
