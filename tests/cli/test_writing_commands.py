@@ -218,6 +218,8 @@ def test_a_thread(shell: Shell, tmp_path: Path) -> None:
     stray = {"thread": {"root": root, "previous": []}}
     left_out = shell.line("stream", "new", model, json.dumps({"tangles": stray}))
     assert "3 messages, 1 tip" in shell.line(*where)
+    author = second["controller"]
+    assert f"  …{author[-12:]}  " in shell.line(*where)
     assert f"{left_out}  a message other than the root" in shell.line(*where)
     assert "no document" not in shell(*where, "--svg", str(tmp_path / "thread.svg")).output
 

@@ -19,6 +19,7 @@ from recon_node.cli.streams.stream_commands import (
     writer_options,
 )
 from recon_node.client import Ceramic
+from recon_node.draw.layout import short_name
 from recon_node.tangles.classic_feed import (
     ClassicFeed,
     FeedRule,
@@ -111,7 +112,7 @@ def _show_thread(node: Connection, root: str, name: str, drawing: Drawing) -> No
     previous = {str(message.id): (*map(str, message.previous),) for message in thread.messages}
     woven = Tangle(tuple(previous), previous, {})
     details = {
-        str(message.id): (_author({"author": message.author}), _when_asserted(message.timestamp))
+        str(message.id): (short_name(message.author), _when_asserted(message.timestamp))
         for message in thread.messages
     }
     picture = tangle_picture(f"Tangle {name!r} of {root}", woven, details)
