@@ -220,7 +220,7 @@ def test_run_is_refused_before_spark_starts(filled, node, full_node, monkeypatch
     assert "another spark-sink is writing the tables" in text
     text = refused("run", "--url", full_node.url, "--tables", filled, "--keep-free", "999999TB")
     assert f"the disk of {filled} is nearly full" in text
-    assert "--keep-free is 999999000000 MB; free some space and start again, nothing is" in text
+    assert "--keep-free is 888.2 PiB; free some space and start again, nothing is" in text
 
 
 def test_the_waiting_for_a_node_is_told_soon_and_with_its_reason(filled, monkeypatch):
