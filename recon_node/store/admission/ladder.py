@@ -244,7 +244,7 @@ class Ladder:
         known = self._known
         is_init = event.kind is INIT
         stream = StreamRecord.of(event) if is_init else known.streams.get(event.init)
-        if stream is None or event.signer != stream.controller:
+        if stream is None or event.signer != stream.controller:  # None: an expired session, perhaps
             return None, 0
         if self._moved_by_cover or known.may_be_waited_for(event.cid):
             return None, 0

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from recon_node.ceramic import (
-    ALWAYS,
     EventId,
     EventIdError,
     InvalidEventError,
@@ -230,17 +229,15 @@ class Rules:
         if self._terms.judgement is not None or self._known.records_of(event.cid):
             return None
         if submission.event_id is None:
-            return self._deliver_own(submission, event)
+            return self._deliver_own(event)
         record = self._new_record(submission.event_id, event)
         if self._ladder.deliver(record):
             return record
         self._marks.row -= 1  # which the next one gets
         return None
 
-    def _deliver_own(self, submission: Submission, event: Facts) -> Record | None:
+    def _deliver_own(self, event: Facts) -> Record | None:
         """Deliver an event of this node's own clients, if nothing has to be looked up."""
-        if not submission.at_any_time and event.validity is not ALWAYS:
-            return None
         record = partial(self._new_record, event=event)
         try:
             return self._ladder.deliver_own(event, _builds_on(event), record)
