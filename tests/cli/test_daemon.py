@@ -185,7 +185,7 @@ def start_testnet_command(nodes: int, directory: Path) -> tuple[subprocess.Popen
         [*COMMAND, "testnet", "--nodes", str(nodes), "--dir", str(directory)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "COLUMNS": "200"},
     )
     assert process.stdout is not None
     pids = []

@@ -129,6 +129,7 @@ def _run(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(_VARIABLES | request["environment"])
     os.chdir(request["cwd"])
+    _open_standard_streams()
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path += [path for path in paths if path and path not in sys.path]
     first, *more = request["argv"]
@@ -149,6 +150,20 @@ def _run(request: dict[str, Any]) -> None:
         sys.argv = [first, *more]
         sys.path[0] = str(Path(first).parent)
         runpy.run_path(first, run_name="__main__")
+
+
+def _open_standard_streams() -> None:
+    """Open them as Python does: their buffering depends on what they are, and errors of output
+    that is buffered come late. This process may have been started with others, or unbuffered."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        before = getattr(sys, name)
+        mode = "w" if number else "r"
+        how = {"encoding": before.encoding, "errors": before.errors, "closefd": False}
+        stream = os.fdopen(number, mode, **how)
+        if name == "stderr":
+            stream.reconfigure(line_buffering=True)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def _fork_its_processes() -> None:
