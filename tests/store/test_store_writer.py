@@ -19,6 +19,7 @@ from recon_node.store.admission.records import Marks
 from recon_node.store.db import log_schema
 from recon_node.store.db.log import EventLog
 from recon_node.store.intake import Writer
+from recon_node.store.reading import Reader
 from recon_node.verification import Facts, Unreadable, check_event, verifiers
 
 
@@ -313,6 +314,25 @@ async def test_readers_share_a_few_connections(tmp_path, monkeypatch):
                 nursery.start_soon(store.reader.feed, 0, 10)
         await store.reader.feed(0, 10)
     assert 1 <= len(opened) <= 2
+
+
+async def test_nobody_waits_for_a_read_that_was_given_up(tmp_path: Path) -> None:
+    begun = trio.Event()
+
+    def read_on_and_on(reader: Reader) -> None:
+        trio.from_thread.run_sync(begun.set)
+        reader.connection.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000) "
+            "SELECT count(*) FROM n"
+        ).fetchall()
+        raise AssertionError("it came to its end")
+
+    async with open_store(tmp_path, NETWORK, settings=StoreSettings(readers=1)) as store:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.reader.ask, read_on_and_on)
+            await begun.wait()
+            nursery.cancel_scope.cancel()
+        assert await store.reader.feed(0, 10) == []
 
 
 async def test_events_that_cannot_be_checked_ahead_are_admitted_all_the_same(store, monkeypatch):

@@ -2,14 +2,19 @@
 
 WAL mode lets readers see the latest commit and never wait for the next. There are a few read-only
 connections, each used by one thread at a time; a limiter bounds both.
+
+Whoever asks and is cancelled waits for the thread, whose connection nobody else may use meanwhile.
+So the thread looks at times whether the question was given up: a shutdown does not wait until the
+keys of a large log are read.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import trio
 
@@ -29,6 +34,9 @@ from recon_node.store.reading import (
     stream_lists,
 )
 from recon_node.store.reading.block_index import BlockIndex, read_block
+
+_STEPS: Final = 100_000
+"""Steps of SQLite's machine, a few milliseconds, after which a read looks whether to go on."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -173,7 +181,7 @@ class LogReader:
         return answer
 
     async def close(self) -> None:
-        """Close the connections. Reads under way, or queued, end first."""
+        """Close the connections. Reads that nobody gave up end first."""
         self._closed = True
         for _ in range(int(self._limiter.total_tokens)):
             await self._limiter.acquire_on_behalf_of(object())
@@ -187,12 +195,24 @@ class LogReader:
                 reader = self._idle.pop()
             except IndexError:
                 reader = Reader(self._data_dir, self._network, native=self._native)
+                reader.connection.set_progress_handler(_is_given_up, _STEPS)
             reader.head, reader.damaged = head, []
             try:
                 answer = question(reader)
-            except BaseException:
+            except BaseException as error:
                 reader.connection.close()  # its state is unknown; the next question opens another
+                if isinstance(error, sqlite3.OperationalError):
+                    trio.from_thread.check_cancelled()  # this is why, if it was
                 raise
             damaged = reader.damaged
             self._idle.append(reader)
             return answer, damaged
+
+
+def _is_given_up() -> bool:
+    """Whether the task that asked was cancelled; asked in the thread that reads."""
+    try:
+        trio.from_thread.check_cancelled()
+    except trio.Cancelled:
+        return True
+    return False
