@@ -171,8 +171,10 @@ class Tidying:
         return (version + turn * _COMMITS_PER_TIDY // (len(TABLES) + 1)) // _COMMITS_PER_TIDY
 
     def _trim(self) -> None:
-        """Delete what older versions need beyond the limit."""
+        """Delete what older versions need beyond the limit; without one, time alone decides."""
         path = self._path
+        if self._kept == math.inf:  # what they need would be remembered for all that time
+            return
         if self._leftovers is None:
             self._leftovers = Leftovers(path, self._table, with_changes=not self._keeps_changes)
         version = self._table.version()

@@ -161,10 +161,14 @@ def test_what_was_live_a_moment_ago_stays(versions: Versions) -> None:
     leftovers = Leftovers(table.path, table._table, lambda: now[0])
     leftovers._grace = 10.0
     versions.sink.tables.set_retention(Retention(1.0, math.inf))
+    known = table._tidying._leftovers
+    assert known is not None
+    size = known.size
     leftovers.trim(0)  # nothing yet: what was there counts from now on
     for _ in range(3):
         versions.step()
         leftovers.follow(table._table.version())
+    assert known.size == size, "what nothing limits takes no memory"
     now[0] += 9
     assert leftovers.trim(0) == 0
     now[0] += 2
