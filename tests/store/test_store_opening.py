@@ -14,7 +14,7 @@ from support import forking
 
 from recon_node.ceramic import Network
 from recon_node.store import Interest, StoreError, open_store
-from recon_node.store.db import log_schema
+from recon_node.store.db import log_schema, proofs
 from recon_node.store.directory_lock import directory_lock
 
 
@@ -192,6 +192,18 @@ async def test_a_migration_that_fails_leaves_the_log_as_it_was(tmp_path, monkeyp
         await refused(tmp_path, "no such table: nowhere")
     async with open_store(tmp_path, NETWORK) as store:
         assert store.head > 0
+
+
+async def test_a_log_that_cannot_be_read_leaves_no_file_open(tmp_path, monkeypatch):
+    def fail(connection: sqlite3.Connection) -> int:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(proofs, "count_pending", fail)
+    with pytest.raises(StoreError, match="disk I/O error"):
+        async with open_store(tmp_path, NETWORK):
+            pass
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]  # noqa: ASYNC240
+    assert not any(link.readlink().is_relative_to(tmp_path) for link in links)
 
 
 async def test_an_old_sqlite_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -188,21 +188,20 @@ class EventLog:
         self.own_streams = Latest[CID, None](_OWN_STREAMS)
         self.last_release = b""
         self.connection = log_schema.open_database(data_dir, network, settings.synchronous)
-        with explained_errors(self.path):
-            try:
-                self.marks = self._read_marks()
-                self._delivered_at = self._read_delivered_at()
-                self._saved_keys = SavedKeys(data_dir, self.connection, guarded=guarded)
-                self.epoch = log_schema.read_meta(self.connection, "epoch") or ""
-                self._shown_head = ShownHead(data_dir)
-                self._file = self._file_at_path()
-                self._forget_outdated_refusals()
-                proofs.forget_far_dues(self.connection, now())
-                self.pending_proofs = proofs.count_pending(self.connection)
-                self._begin_epoch_if_shorter()
-            except BaseException:
-                self.connection.close()
-                raise
+        with explained_errors(self.path), ExitStack() as opened:
+            opened.callback(self.connection.close)
+            self.marks = self._read_marks()
+            self._delivered_at = self._read_delivered_at()
+            self._saved_keys = SavedKeys(data_dir, self.connection, guarded=guarded)
+            self.epoch = log_schema.read_meta(self.connection, "epoch") or ""
+            self._shown_head = ShownHead(data_dir)
+            opened.callback(self._shown_head.close)
+            self._file = self._file_at_path()
+            self._forget_outdated_refusals()
+            proofs.forget_far_dues(self.connection, now())
+            self.pending_proofs = proofs.count_pending(self.connection)
+            self._begin_epoch_if_shorter()
+            opened.pop_all()
 
     def load_keys(self) -> KeyStore:
         """Return a new key store of all EventIds held, but those withheld from peers."""
