@@ -126,6 +126,8 @@ def one_line(*errors: type[Exception]) -> Iterator[None]:
     """Print errors of these types as one line: raise them as `CommandError`."""
     try:
         yield
+    except BrokenPipeError:  # the reader of the output has seen enough, as `output_written` knows
+        raise
     except errors as error:
         if isinstance(error, OSError) and error.filename is not None:
             raise CommandError(f"{error.filename}: {error.strerror}") from None

@@ -2,6 +2,8 @@
 
 import base64
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from cli_run import Events, damage_last_event, run
 from click.testing import Result
+from support import forking
 
 from recon_node.ceramic import Event, Shard, parse_event
 from recon_node.ipld import CID, car, multibase
@@ -35,6 +38,14 @@ def test_a_log_is_described_checked_compacted_and_copied(log: Path, tmp_path: Pa
         result = store(copy, "import", "-", data=file.read_bytes())
         assert result.stdout.startswith(f"60 events: {counts}, 0 refused, in ")
     assert store(copy, "check").stdout == store(log, "check").stdout
+
+
+def test_an_export_whose_reader_leaves_says_nothing(log: Path) -> None:
+    """It blamed the event log for the broken pipe."""
+    command = [sys.executable, "-m", "recon_node", "store", "export", "-", "--data-dir", log]
+    with forking.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == (b"", 1)
 
 
 def test_damage_is_reported_and_repaired(log: Path) -> None:

@@ -1,5 +1,6 @@
 """Export and import: one CAR that holds everything, and out of which everything comes again."""
 
+import errno
 import io
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
@@ -31,6 +32,19 @@ def exported(directory: Path, *interests: Interest) -> bytes:
     file = io.BytesIO()
     export_events(directory, file, interests)
     return file.getvalue()
+
+
+async def test_an_export_that_cannot_be_written_does_not_blame_the_log(tmp_path: Path) -> None:
+    """It said that events.sqlite3 cannot be used, or that its disk is full."""
+
+    class Full(io.BytesIO):
+        def write(self, data: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_local([INIT.car])
+    with pytest.raises(OSError, match="No space left on device"):
+        export_events(tmp_path, Full())
 
 
 @settings(

@@ -18,7 +18,8 @@ that later pages may need, for a reader to keep. So reading takes the memory of 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeGuard
@@ -191,6 +192,18 @@ def export_events(
         StoreError: there is no log, it is damaged, or it holds no such events.
         OSError: the file cannot be written.
     """
+    events = 0
+    with closing(_export(data_dir, interests, progress)) as parts:
+        for counted in parts:  # what is raised there is about the log, here about the file
+            events, part = counted
+            file.write(part)
+    return events
+
+
+def _export(
+    data_dir: Path, interests: Sequence[Interest], progress: Progress
+) -> Generator[tuple[int, bytes]]:
+    """Yield the parts of the file, each with the number of its events."""
     with opened_log(data_dir) as log:
         connection, ranges = log.connection, key_ranges(log.network, interests)
         connection.execute("BEGIN")  # one view of the log for both readings
@@ -207,13 +220,13 @@ def export_events(
             raise StoreError(f"nothing to export: {which if total else empty}")
         manifest = Manifest(log.network, events, tuple(pages)).encode()
         root = cid_of(manifest)
-        file.write(header(root) + section(root, manifest))
+        yield events, header(root) + section(root, manifest)
         for page, done in _pages(connection, ranges):
             block = page.encode()
-            file.write(section(cid_of(block), block))
-            file.writelines(section(cid, block) for cid, block in page.blocks.items())
+            yield events, section(cid_of(block), block)
+            for cid, block in page.blocks.items():
+                yield events, section(cid, block)
             progress("writing events", done, total)
-    return events
 
 
 def _pages(
