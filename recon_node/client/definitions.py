@@ -18,10 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from recon_node.ceramic import StreamId
+from recon_node.client.arguments import StreamRef
 
 AccountRelation: TypeAlias = Literal["list", "single", "set", "none"]
-ModelId: TypeAlias = StreamId | str
 
 _VERSION: Final = "2.0"
 
@@ -31,7 +30,7 @@ class Relation:
     """What a field of a document refers to."""
 
     type: Literal["account", "document"]
-    model: ModelId | None = None
+    model: StreamRef | None = None
 
     @classmethod
     def account(cls) -> Self:
@@ -39,7 +38,7 @@ class Relation:
         return cls("account")
 
     @classmethod
-    def document(cls, model: ModelId | None = None) -> Self:
+    def document(cls, model: StreamRef | None = None) -> Self:
         """The field holds the StreamID of a document: of that model, or of any."""
         return cls("document", model)
 
@@ -55,7 +54,7 @@ class View:
     """A property that documents do not store: applications and indexers derive it."""
 
     type: str
-    model: ModelId | None = None
+    model: StreamRef | None = None
     property: str | None = None
 
     @classmethod
@@ -69,22 +68,22 @@ class View:
         return cls("documentVersion")
 
     @classmethod
-    def related(cls, field_name: str, model: ModelId | None = None) -> Self:
+    def related(cls, field_name: str, model: StreamRef | None = None) -> Self:
         """The document that a field of this one refers to (`relationDocument`)."""
         return cls("relationDocument", model, field_name)
 
     @classmethod
-    def referring(cls, model: ModelId, field_name: str) -> Self:
+    def referring(cls, model: StreamRef, field_name: str) -> Self:
         """The documents of a model whose field refers to this one (`relationFrom`)."""
         return cls("relationFrom", model, field_name)
 
     @classmethod
-    def count_referring(cls, model: ModelId, field_name: str) -> Self:
+    def count_referring(cls, model: StreamRef, field_name: str) -> Self:
         """How many documents of a model refer to this one (`relationCountFrom`)."""
         return cls("relationCountFrom", model, field_name)
 
     @classmethod
-    def set_referring(cls, model: ModelId, field_name: str) -> Self:
+    def set_referring(cls, model: StreamRef, field_name: str) -> Self:
         """The one document of a `set` model that refers to this one (`relationSetFrom`)."""
         return cls("relationSetFrom", model, field_name)
 
@@ -123,7 +122,7 @@ class ModelDefinition:
     relations: Mapping[str, Relation] = field(default_factory=dict[str, Relation])
     views: Mapping[str, View] = field(default_factory=dict[str, View])
     interface: bool = False
-    implements: Sequence[ModelId] = ()
+    implements: Sequence[StreamRef] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of a model's init event."""
@@ -163,5 +162,5 @@ def with_defaults(definition: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _text(model: ModelId | None) -> str | None:
-    return None if model is None else str(model)
+def _text(model: StreamRef | None) -> str | None:
+    return None if model is None else str(getattr(model, "id", model))

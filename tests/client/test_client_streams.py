@@ -116,9 +116,9 @@ async def test_a_model_with_everything(ceramic: AsyncCeramic) -> None:
         description="on a post",
         schema={"properties": fields, "required": ["text"]},
         immutable_fields=["post"],
-        implements=[interface.id],
+        implements=[interface],
         relations={
-            "post": Relation.document(posts.id),
+            "post": Relation.document(posts),
             "any": Relation.document(),
             "by": Relation.account(),
         },
