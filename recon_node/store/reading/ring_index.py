@@ -42,10 +42,7 @@ def _models(connection: sqlite3.Connection) -> list[StreamId]:
     for (text,) in rows:
         try:
             models.append(StreamId.parse(text))
-        except (
-            StreamIdError,
-            TypeError,
-        ) as error:  # edited by hand: `recon-node store check` finds it, too
+        except (StreamIdError, TypeError) as error:  # `recon-node store check` finds it, too
             logger.warning("A model in the event log is not a StreamID", reason=str(error))
     return models
 
