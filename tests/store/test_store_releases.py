@@ -1,15 +1,18 @@
 """Releases: many events wait for one event or anchor, and move in small steps, whatever happens."""
 
+from contextlib import closing
+from pathlib import Path
 from random import Random
 
 import pytest
 import trio
 from bare_log import QUICK, BareLog
 from store_helpers import KEYS, NETWORK, World, feed_of
+from support.forging import forged
 
 from recon_node.ceramic import Event
-from recon_node.ceramic.builder import time_event
-from recon_node.store import open_store
+from recon_node.ceramic.builder import data_event, time_event
+from recon_node.store import StoreSettings, open_store
 from recon_node.store.db import rows, sql
 from recon_node.store.db.settling import commit_releases
 
@@ -45,6 +48,41 @@ def test_a_transaction_looks_at_a_bounded_number_of_waiting_events(tmp_path, mon
     data = [event for event in events if event.proof is None]
     assert log.marks.head == 1 + len(data)
     log.close()
+
+
+def test_what_is_offered_under_wrong_event_ids_releases_nothing(tmp_path: Path) -> None:
+    """However many wait for it: each offer would have all of them loaded."""
+    world, init, _ = many_waiting(0)
+    late = world.extend(init.cid, [init.cid], "late")
+    waiting = [world.extend(init.cid, [late.cid], n) for n in range(300)]
+    with closing(BareLog(tmp_path)) as log:
+        log.offer([world.offer(event) for event in (init, *waiting)])
+        asked: list[str] = []
+        log.connection.set_trace_callback(asked.append)
+        for height in range(3, 9):
+            [verdict] = log.offer([world.offer(late, height=height)])
+            assert verdict.status == "refused"
+            assert not log.marks.has_releases
+        log.connection.set_trace_callback(None)
+        assert not any("event FROM waits" in sql for sql in asked)
+        log.admit([world.offer(late)])
+        assert (log.marks.waiting, log.marks.head) == (0, 302)
+
+
+def test_what_is_refused_for_want_of_room_releases_nothing(tmp_path, monkeypatch):
+    """However many badly signed events wait for it: each offer would have all of them loaded."""
+    monkeypatch.setattr(rows, "MAX_WAITERS", 4)
+    world, init, _ = many_waiting(0)
+    anchors = [time_event(init.cid, init.cid, tx_hash=bytes([n] * 32)) for n in range(21)]
+    bad = [forged(data_event(KEYS[0], init.cid, [anchors[-1].cid], n)) for n in range(10)]
+    for event in (*anchors, *bad):
+        world.add(event)
+    few = StoreSettings(synchronous="normal", max_waiting=20)
+    with closing(BareLog(tmp_path, few)) as log:
+        log.offer([world.offer(event) for event in (init, *anchors[:-1], *bad)])
+        [verdict] = log.offer([world.offer(anchors[-1])])
+        assert (verdict.status, verdict.cause) == ("refused", "waiting")
+        assert not log.marks.has_releases
 
 
 def test_releases_take_turns(tmp_path, monkeypatch):

@@ -293,6 +293,7 @@ class Ladder:
 
     def _waiters(self, moved: list[Moved]) -> Inquiry[list[Record]]:
         """Return the undelivered records that may move now, see `Known.waiters`."""
+        moved = [pair for pair in moved if self._known.may_be_waited_for(pair[0])]
         if not self._known.waited_for.issuperset(moved):
             yield Want(waiters=moved)
         return self._known.waiters(moved)

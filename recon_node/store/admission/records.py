@@ -308,6 +308,8 @@ class Want(NamedTuple):
     """Which of these were refused before."""
     events: Collection[CID] = ()
     """Records of these events, what their streams require, and whether they were refused."""
+    unwaited: Sequence[CID] = ()
+    """On which of these events no undelivered record of the log builds."""
     waiters: Collection[Moved] = ()
     """Undelivered records that `Known.waiters` returns for these, and what else those build on."""
     proofs: Collection[CID] = ()
@@ -347,7 +349,7 @@ class Known:
     forgotten: frozenset[bytes] = frozenset()
     """The init events of forgotten streams, of whose events nothing is stored but the names."""
     unwaited: set[CID] = field(default_factory=set)
-    """Events on which no undelivered record of the log builds."""
+    """Events on which no undelivered record of the log builds, as far as that was asked."""
     waited_for: set[Moved] = field(default_factory=set)
     """Those whose waiters are known."""
     _by_event_id: dict[EventId, Record] = field(default_factory=dict)

@@ -109,7 +109,7 @@ class Rules:
     def move_mended(self, mended: Sequence[CID]) -> Inquiry[None]:
         """Move the records of mended events, and those that wait because they could not be read."""
         known = self._known
-        moved = [(cid, None) for cid in mended]
+        moved = [(cid, cid) for cid in mended]  # as that of an init event, which they lacked
         yield Want(events=mended, waiters=moved)
         held = [record for cid in mended for record in known.records_of(cid)]
         yield Want(events=[cid for record in held for cid in record.builds_on])
@@ -117,7 +117,6 @@ class Rules:
 
     def judge(self, batch: Sequence[Submission]) -> Inquiry[list[Verdict]]:
         """Judge all events, in order, and move those that are accepted."""
-        known = self._known
         names = [submission.event_id or submission.ring_key for submission in batch]
         cids = [None if name is None else name.event_cid for name in names]
         yield Want(
@@ -130,10 +129,9 @@ class Rules:
             events=[cid for event in events for cid in (event.cid, event.init, *event.prevs)],
             proofs=[event.proof_cid for event in events if event.proof_cid is not None],
         )
-        # Not the waiters of events that are here, which are loaded when these move: otherwise
-        # anyone could have them loaded, by offering such an event once more.
-        new = [event for event in events if not known.records_of(event.cid)]
-        yield Want(waiters=[(event.cid, event.init) for event in new])
+        # Not the waiters themselves, which are loaded when what they wait for has moved: otherwise
+        # anyone could have them loaded, by offering it under wrong EventIds.
+        yield Want(unwaited=[event.cid for event in events])
         outcomes: list[_Recorded | Verdict] = []
         for submission, outcome in zip(batch, screened, strict=True):
             if not isinstance(outcome, Facts):

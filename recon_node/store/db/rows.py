@@ -66,6 +66,10 @@ _WAITERS: Final = (
     "AND (watched OR ?2 IS NULL OR state > -1 AND init_cid != ?2) "  # as in `Known.waiters`
     "AND event > ?3 ORDER BY event LIMIT ?4"
 )
+_UNWAITED: Final = (
+    "SELECT column1 FROM (VALUES (?)) "
+    "WHERE NOT EXISTS (SELECT 1 FROM waits WHERE waits.cid = column1)"
+)
 _ANCHORED: Final = (
     "SELECT event FROM anchors JOIN events ON events.id = event "
     "WHERE proof = ?1 AND event > ?3 AND position IS NULL ORDER BY event LIMIT ?4"
@@ -423,6 +427,8 @@ class BatchLoader:
             self._load_refused_event_ids(want.event_ids)
         if want.events:
             self._load_events(want.events)
+        if want.unwaited:
+            self._load_unwaited(want.unwaited)
         if want.waiters:
             self._load_missing_waiters(want.waiters)
         if want.proofs:
@@ -452,28 +458,28 @@ class BatchLoader:
         for raw, reason in select_in(self._connection, sql, missing if self._any_refused else ()):
             known.refused[CID(raw)] = reason
 
+    def _load_unwaited(self, cids: Sequence[CID]) -> None:
+        """Find those of some events on which nothing in the log builds that is undelivered."""
+        if self._any_waits:
+            rows = select_in(self._connection, _UNWAITED, cids, between="), (")
+            cids = [CID(cid) for (cid,) in rows]
+        self.known.unwaited.update(cids)
+
     def _load_missing_waiters(self, moved: Iterable[Moved]) -> None:
         """Load the waiters of those events whose waiters are not known."""
-        known = self.known
-        missing = [pair for pair in dict.fromkeys(moved) if pair not in known.waited_for]
-        known.waited_for.update(missing)
-        cids = [cid for cid, _ in missing if cid not in known.unwaited]
-        sql = "SELECT DISTINCT cid FROM waits WHERE cid IN (?)"
-        found = select_in(self._connection, sql, cids if self._any_waits else ())
-        waited_for = {cid for (cid,) in found}
-        known.unwaited.update(cid for cid in cids if cid not in waited_for)
-        if waited_for:
-            self.load_waiters([pair for pair in missing if pair[0] in waited_for])
+        missing = [pair for pair in dict.fromkeys(moved) if pair not in self.known.waited_for]
+        if missing and self._any_waits:
+            self.load_waiters(missing)
 
     def load_waiters(self, moved: Sequence[Moved], after: int = BEGINNING) -> list[Record]:
         """Load what waits for some events or proofs, beyond a row, one after the other until there
-        is no room; those with further waiters are in `releases` then."""
+        is no room; those that moved and have further waiters are in `releases` then."""
         self.known.waited_for.update(moved)
         loaded: dict[int, None] = {}
         for cid, stream in moved:
             rows = select_waiters(self._connection, (cid, stream), after, self._room + 1)
             taken = rows[: self._room]
-            if len(taken) < len(rows):
+            if len(taken) < len(rows) and stream is not None:
                 self.releases[cid] = taken[-1] if taken else after
             self._room -= len(taken)
             loaded.update(dict.fromkeys(taken))

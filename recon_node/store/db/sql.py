@@ -92,12 +92,12 @@ def insert_rows(
 
 
 def select_in(
-    connection: sqlite3.Connection, sql: str, values: Sequence[object]
+    connection: sqlite3.Connection, sql: str, values: Sequence[object], between: str = ", "
 ) -> Iterator[tuple[Any, ...]]:
     """Run a statement whose `(?)` stands for a list of values; long lists are split."""
     for start in range(0, len(values), _VALUES_PER_STATEMENT):
         chunk = values[start : start + _VALUES_PER_STATEMENT]
-        marks = ", ".join("?" * len(chunk))
+        marks = between.join("?" * len(chunk))
         yield from connection.execute(sql.replace("(?)", f"({marks})"), chunk)
 
 
