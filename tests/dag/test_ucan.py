@@ -205,6 +205,11 @@ def test_one_good_proof_among_bad_ones_is_enough() -> None:
     check_ucan(parse_ucan(issue_ucan(MIDDLE, LAST_DID, [OWN], 5, proofs=[bad, good, bad])), OWN)
 
 
+@pytest.mark.parametrize("token", [pytest.param(t, id=i) for i, t in VECTORS["beside"]["tokens"]])
+def test_a_proof_that_cannot_be_read_spoils_no_other_one(token: str) -> None:
+    check_ucan(parse_ucan(token), UcanCapability(VECTORS["beside"]["owner"], "dag/publish"), MADE)
+
+
 @given(st.data())
 def test_no_character_of_a_token_can_be_changed(data: st.DataObject) -> None:
     token = data.draw(st.sampled_from([_chain(), issue_ucan(ROOT, LAST_DID, [OWN], None)]))
@@ -266,9 +271,10 @@ def test_invalid_ucans_are_refused(token: str, complaint: str) -> None:
 
 
 def test_the_depth_of_proofs_is_limited() -> None:
-    token = issue_ucan(ROOT, ROOT_DID, [OWN], None)
+    token = issue_ucan(ROOT, MIDDLE_DID, [OWN], None)
     for _ in range(MAX_NESTING - 1):
-        token = issue_ucan(ROOT, ROOT_DID, [OWN], None, proofs=[token])
+        token = issue_ucan(MIDDLE, MIDDLE_DID, [OWN], None, proofs=[token])
     check_ucan(parse_ucan(token), OWN)
+    deeper = parse_ucan(issue_ucan(MIDDLE, MIDDLE_DID, [OWN], None, proofs=[token]))
     with pytest.raises(UcanError, match="nested deeper"):
-        parse_ucan(issue_ucan(ROOT, ROOT_DID, [OWN], None, proofs=[token]))
+        check_ucan(deeper, OWN)

@@ -11,7 +11,7 @@ them). A token is checked from the outside in:
 
 - it is signed by the key of its issuer, with the algorithm of that key;
 - what it grants is owned by its issuer, or granted by one of its proofs to this very issuer, for at
-  least the same time.
+  least the same time. A proof that cannot be read, as one of another version, grants nothing.
 
 A token always expires; one that is to hold forever expires in the year 9999. The time is an
 argument. Expiry says nothing about what was done before: `now` is given when an operation is first
@@ -103,13 +103,14 @@ class Ucan:
     expires: float
     not_before: float | None
     facts: tuple[Any, ...]
-    proofs: tuple[Ucan, ...]
+    proofs: tuple[Ucan | UcanError, ...]
+    """Of one that cannot be read, why: another one may suffice."""
     algorithm: str
     signing_input: bytes
     signature: bytes
 
     @property
-    def passed_on(self) -> tuple[Ucan, ...]:
+    def passed_on(self) -> tuple[Ucan | UcanError, ...]:
         """The proofs of which the token grants everything that they grant."""
         named = [
             capability.resource.removeprefix(_PROOF)
@@ -125,7 +126,7 @@ def parse_ucan(token: str) -> Ucan:
     """Read a token and its proofs; only their form is checked.
 
     Raises:
-        UcanError: not a UCAN 0.8.1, too large or nested too deeply.
+        UcanError: not a UCAN 0.8.1, or too large.
     """
     if len(token) > MAX_TOKEN_SIZE:
         raise UcanError(f"the UCAN has {len(token)} characters; the limit is {MAX_TOKEN_SIZE}")
@@ -205,9 +206,11 @@ def issue_ucan(
 
 
 def _fault_of_proof(
-    proof: Ucan, outer: Ucan, capability: UcanCapability, now: int | None
+    proof: Ucan | UcanError, outer: Ucan, capability: UcanCapability, now: int | None
 ) -> str | None:
     """Why a proof does not permit what the token around it grants."""
+    if isinstance(proof, UcanError):
+        return str(proof)
     if proof.audience != outer.issuer:
         return f"the proof of {proof.issuer} is for {proof.audience}, not for {outer.issuer}"
     if outer.expires > proof.expires:
@@ -278,11 +281,18 @@ def _parse(token: str, depth: int) -> Ucan:
         expires=payload.exp,
         not_before=start,
         facts=payload.fct,
-        proofs=tuple(_parse(proof, depth - 1) for proof in payload.prf),
+        proofs=tuple(_proof(proof, depth - 1) for proof in payload.prf),
         algorithm=header["alg"],
         signing_input=f"{parts[0]}.{parts[1]}".encode(),
         signature=_from_base64(parts[2], "signature"),
     )
+
+
+def _proof(token: str, depth: int) -> Ucan | UcanError:
+    try:
+        return _parse(token, depth)
+    except UcanError as error:
+        return error
 
 
 def _read_map(text: str, what: str) -> dict[str, Any]:
