@@ -40,7 +40,8 @@ from spark_sink.derive.portion import (
 from spark_sink.derive.transforms import NEED_MODELS
 from spark_sink.derive.workers import NoWorkers, Workers
 from spark_sink.errors import SinkError
-from spark_sink.schema import PARTITIONS, TABLES, UNPROCESSED, partition_of
+from spark_sink.schema import DERIVED, PARTITIONS, TABLES, UNPROCESSED, partition_of
+from spark_sink.tables.location import is_delta
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import Staged, Stager
 from spark_sink.tables.tables import Tables
@@ -213,14 +214,14 @@ class Derivation:
         self._recompute(Step(step.raw, names, step.after, step.upto), others)
 
     def _read_set_aside(self) -> None:
-        """Read which streams this version has set aside, and which ones others have."""
+        """Read which streams are set aside, and which of them by other versions."""
         table = self._tables.derived.get(UNPROCESSED)
         rows = pa.table({"stream_cid": [], "version": []})
         if table is not None and table.position:
             rows = table.select("stream_cid, version", "reason IS NOT NULL")
         versions = dict(zip(*rows.to_pydict().values(), strict=True))
-        self._set_aside = frozenset(cid for cid, v in versions.items() if v == __version__)
-        self._of_other_versions = versions.keys() - self._set_aside
+        self._set_aside = frozenset(versions)
+        self._of_other_versions = {cid for cid, v in versions.items() if v != __version__}
 
     def _retry_set_aside(self) -> None:
         """Compute the streams that other versions have set aside."""
@@ -233,7 +234,13 @@ class Derivation:
         position = self._tables.position
         streams = sorted(self._of_other_versions)
         names = tuple(name for name in derived if name != UNPROCESSED)
-        if streams and position == max(t.position for t in derived.values()):
+        # Tables that are not kept up to date now would lack their rows.
+        left_out = (self._tables.directory / name for name in DERIVED if name not in derived)
+        if (
+            streams
+            and position == max(t.position for t in derived.values())
+            and not any(map(is_delta, left_out))
+        ):
             raw = self._tables.raw.files_upto(position)
             self._recompute(Step(raw, names, position, position), streams, streams)
 
@@ -244,7 +251,8 @@ class Derivation:
         anew = replace(step, names=names, after=0, retried=frozenset(retried))
         for start in range(0, len(streams), _DOCUMENTS_PER_COMMIT):
             chunk = streams[start : start + _DOCUMENTS_PER_COMMIT]
-            anew = replace(anew, set_aside=self._set_aside)
+            taken_up = self._of_other_versions if retried else frozenset()
+            anew = replace(anew, set_aside=self._set_aside - taken_up)
             for name, rows in self._computer.compute(anew, chunk).rows.items():
                 if name in self._tables.derived:
                     self._write_revised(name, rows, step.upto, anew=bool(retried))

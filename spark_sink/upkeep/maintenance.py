@@ -25,6 +25,7 @@ All functions raise `TablesError` if there are no such tables, or they cannot be
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -119,6 +120,10 @@ def _rebuild_one(
     for table in new.derived.values():
         table.set_retention(Retention(0.0))
     _derive(new, [name], on_progress)
+    if name == UNPROCESSED:  # the other tables still lack the streams that it has
+        with suppress(TablesError):  # unless it cannot be read
+            kept = _old(directory, new, name).select("*", "reason IS NOT NULL")
+            new.derived[name].put(kept, new.derived[name].position)
     _note_set_aside(directory, new)
     _swap(directory, new, name)
     return {name: new.derived[name].position}
