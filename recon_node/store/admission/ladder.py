@@ -173,7 +173,11 @@ class Ladder:
         """
         if refusal is not None:
             self._refuse(record, refusal)
-        elif self.deliver(record):
+        elif (
+            record.event is not None
+            and record.fault is None
+            and self.deliver(record.event, record.builds_on, record.event_id, lambda *_: record)
+        ):
             return
         if is_own and record.kind is not DATA:
             self._covered.add(record.cid)
@@ -196,73 +200,53 @@ class Ladder:
         if self._moved_by_cover or (moved and self._known.may_be_waited_for(record.cid)):
             yield from self._settle([record.cid] if moved else [])
 
-    def deliver(self, record: Record) -> bool:
-        """Deliver a new record at once, or do nothing; return whether it is delivered.
+    def deliver(
+        self,
+        event: Facts,
+        builds_on: tuple[CID, ...],
+        named: EventId | None,
+        record: Callable[[Facts, tuple[CID, ...], EventId, int], Record],
+    ) -> Record | None:
+        """Deliver a new event at once, or do nothing; return its record if it is delivered.
 
         This is the short way, which most events take: a valid event, signed by the controller of
         its stream, on top of delivered events, and nothing waits for it. It passes all steps, so
         they need not be taken one by one.
-        """
-        event = record.event
-        if event is None or record.fault is not None:
-            return False
-        stream, height = self._place_of(event, record.builds_on)
-        if stream is None or record.height != height:
-            return False
-        try:
-            self._check_event_id(record, stream)
-        except _FaultError:  # which the long way finds as well
-            return False
-        self._deliver(record, stream)
-        return True
-
-    def deliver_own(
-        self, event: Facts, builds_on: tuple[CID, ...], record: Callable[[EventId], Record]
-    ) -> Record | None:
-        """Deliver a valid event of this node's own clients at once, under its EventId; or do
-        nothing. Otherwise as `deliver`.
 
         Args:
-            event: has no record yet.
+            event: is not badly signed.
             builds_on: its init event and its prevs; none of an init event.
-            record: makes its record.
-
-        Raises:
-            EventIdError: it cannot have an EventId.
+            named: the EventId that it came under; None: it has none yet.
+            record: makes its record, given the event, `builds_on`, its EventId and its height.
         """
-        stream, height = self._place_of(event, builds_on)
-        if stream is None:
-            return None
-        made = record(stream.event_id(self._network, height, event.cid))
-        self._deliver(made, stream)
-        return made
-
-    def _place_of(
-        self, event: Facts, builds_on: tuple[CID, ...]
-    ) -> tuple[StreamRecord | None, int]:
-        """Return the stream of an event that can go the short way, and its height."""
         known = self._known
         is_init = event.kind is INIT
         stream = StreamRecord.of(event) if is_init else known.streams.get(event.init)
         if stream is None or event.signer != stream.controller:  # None: an expired session, perhaps
-            return None, 0
+            return None
         if self._moved_by_cover or known.may_be_waited_for(event.cid):
-            return None, 0
-        height = -1
+            return None
+        height = 0
         for cid in builds_on:
             base = known.checked(cid)
             if base is None or base.state is not DELIVERED or base.init != event.init:
-                return None, 0
+                return None
             if cid in known.refused:
-                return None, 0
-            height = max(height, base.height)
-        return stream, height + 1
-
-    def _deliver(self, record: Record, stream: StreamRecord) -> None:
-        self._known.streams[stream.init] = stream
-        self._completed.append((record, stream, False))
-        self._give_position(record)
-        self._known.add(record)
+                return None
+            height = max(height, base.height + 1)
+        try:
+            if named is None:
+                named = stream.event_id(self._network, height, event.cid)
+            elif named.height != height or not named.startswith(stream.prefix(self._network)):
+                return None
+        except EventIdError:  # which the long way finds as well
+            return None
+        made = record(event, builds_on, named, height)
+        known.streams[stream.init] = stream
+        self._completed.append((made, stream, False))
+        self._give_position(made)
+        known.add(made)
+        return made
 
     def move(self, records: Iterable[Record]) -> Inquiry[None]:
         """Move held records, for which something other than an event was missing until now, then

@@ -82,6 +82,8 @@ class Record:
     row: int
     """Its `id` in the log."""
     event_id: EventId
+    height: int
+    """As in the EventId."""
     cid: CID
     init: CID
     kind: EventKind
@@ -110,11 +112,6 @@ class Record:
     """Whether it is UNCOVERED only because its anchor was not looked up."""
     was_withheld: bool = False
     """Whether it was withheld when it was loaded from the log."""
-    height: int = field(init=False)
-    """As in the EventId."""
-
-    def __post_init__(self) -> None:
-        self.height = self.event_id.height
 
     @property
     def is_withheld(self) -> bool:
@@ -353,8 +350,8 @@ class Known:
     waited_for: set[Moved] = field(default_factory=set)
     """Those whose waiters are known."""
     _by_event_id: dict[EventId, Record] = field(default_factory=dict)
-    _by_cid: dict[CID, dict[Record, None]] = field(default_factory=dict)  # dicts as ordered sets
-    _waiters: dict[CID, dict[Record, None]] = field(default_factory=dict)
+    _by_cid: dict[CID, list[Record]] = field(default_factory=dict)
+    _waiters: dict[CID, dict[Record, None]] = field(default_factory=dict)  # ordered sets
 
     def adopt(self, records: Iterable[Record]) -> None:
         """Hold records of the log, but those that are held or were refused here."""
@@ -366,7 +363,7 @@ class Known:
         """Hold a record that is new here."""
         self.touched[record.event_id] = record
         self._by_event_id[record.event_id] = record
-        self._by_cid.setdefault(record.cid, {})[record] = None
+        self._by_cid.setdefault(record.cid, []).append(record)
         if record.state is not DELIVERED:
             for cid in record.builds_on:
                 self._waiters.setdefault(cid, {})[record] = None
@@ -375,7 +372,7 @@ class Known:
         """Forget a record that was refused; no-op when it is not held."""
         if self._by_event_id.pop(record.event_id, None) is None:
             return
-        del self._by_cid[record.cid][record]
+        self._by_cid[record.cid].remove(record)
         for cid in record.builds_on:
             self._waiters.get(cid, {}).pop(record, None)
 
@@ -385,7 +382,7 @@ class Known:
 
     def records_of(self, cid: CID) -> Sequence[Record]:
         """Return every record of that event."""
-        return tuple(self._by_cid.get(cid, ()))
+        return self._by_cid.get(cid, ())
 
     def checked(self, cid: CID) -> Record | None:
         """Return the record of that event whose EventId is known to be right."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Final, NamedTuple
 
 from recon_node.ceramic import (
@@ -226,21 +225,8 @@ class Rules:
             return None
         if self._terms.judgement is not None or self._known.records_of(event.cid):
             return None
-        if submission.event_id is None:
-            return self._deliver_own(event)
-        record = self._new_record(submission.event_id, event)
-        if self._ladder.deliver(record):
-            return record
-        self._marks.row -= 1  # which the next one gets
-        return None
-
-    def _deliver_own(self, event: Facts) -> Record | None:
-        """Deliver an event of this node's own clients, if nothing has to be looked up."""
-        record = partial(self._new_record, event=event)
-        try:
-            return self._ladder.deliver_own(event, _builds_on(event), record)
-        except EventIdError:
-            return None
+        named, builds_on = submission.event_id, _builds_on(event)
+        return self._ladder.deliver(event, builds_on, named, self._new_record)
 
     def _place(self, submission: Submission, event: Facts) -> Inquiry[_Recorded | Verdict]:
         """Put an event under its EventId and let it move on."""
@@ -276,7 +262,7 @@ class Rules:
             unwanted = yield from self._policy_refusal(event)
             if unwanted is not None:
                 return _unwanted(event_id, unwanted)
-        record = self._new_record(event_id, event)
+        record = self._new_record(event, _builds_on(event), event_id, event_id.height)
         checked = known.checked(event.cid)
         if refusal is None and checked is not None:
             refusal = Refusal(f"the event's EventId is {checked.event_id}, not {event_id}")
@@ -336,7 +322,9 @@ class Rules:
             self._terms.network, stream.model, stream.controller, stream.init, event.cid
         )
 
-    def _new_record(self, event_id: EventId, event: Facts) -> Record:
+    def _new_record(
+        self, event: Facts, builds_on: tuple[CID, ...], event_id: EventId, height: int
+    ) -> Record:
         is_init = event.kind is INIT
         refusal = event.refusal
         self._marks.row += 1
@@ -344,12 +332,13 @@ class Rules:
         return Record(
             row=self._marks.row,
             event_id=event_id,
+            height=height,
             cid=event.cid,
             init=event.cid if is_init else event.init,
             kind=event.kind,
             signer=event.signer,
             state=ORPHAN,
-            builds_on=_builds_on(event),
+            builds_on=builds_on,
             fault=refusal.reason if refusal is not None and event.is_badly_signed else None,
             proof=event.proof_cid,
             event=event,
@@ -360,7 +349,8 @@ class Rules:
 def _builds_on(event: Facts) -> tuple[CID, ...]:
     if event.kind is INIT:
         return ()
-    return tuple(dict.fromkeys((event.init, *event.prevs)))
+    links = event.init, *event.prevs
+    return tuple(dict.fromkeys(links)) if event.init in event.prevs else links
 
 
 def _refused(event_id: EventId | None, reason: str, cause: Cause) -> Verdict:

@@ -287,9 +287,11 @@ def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...], size: int) -> Reco
     row_id, event_id, cid, init, kind, signer, number, position, proof, fault = row
     try:
         state = _STATES[number]
+        named = EventId(event_id)
         record = Record(
             row=row_id,
-            event_id=EventId(event_id),
+            event_id=named,
+            height=named.height,
             cid=CID(cid),
             init=CID(init),
             kind=_KINDS[kind],
