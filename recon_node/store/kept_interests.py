@@ -211,6 +211,9 @@ class Interests:
         self._added = tuple(added)
         self._writer = writer
         self._reader = reader
+        self.all: tuple[Interest, ...] = ()
+        self.ranges: list[KeyRange] = []
+        self.ring_ranges: list[KeyRange] = []
         self.configured: tuple[Interest, ...] = ()
         """Those of the settings. They are not in the log."""
         self._changed = trio.lowlevel.ParkingLot()
@@ -285,7 +288,7 @@ class Interests:
         )
         if added:
             self._added = (*self._added, interest)
-            self._update()
+            self._update(interest)
         return added
 
     async def remove(self, interest: Interest) -> bool:
@@ -361,11 +364,15 @@ class Interests:
 
         return await self._writer.run(change)
 
-    def _update(self) -> None:
+    def _update(self, *added: Interest) -> None:
+        """Note the interests there are now; `added` are all that is new, if there are some."""
+        if not (added and self.all):  # without interests, the ranges are the network's
+            self.ranges, self.ring_ranges, added = [], [], ()
         self.all = tuple(dict.fromkeys((*self.configured, *self._added)))
         self.sort_values = frozenset(interest.sort_value for interest in self.all)
-        self.ranges = key_ranges(self._writer.log.network, self.all)
-        self.ring_ranges = ring_ranges(self._writer.log.network, self.all)
+        network, news = self._writer.log.network, added or self.all
+        self.ranges = merge_ranges([*self.ranges, *key_ranges(network, news)])
+        self.ring_ranges = merge_ranges([*self.ring_ranges, *ring_ranges(network, news)])
         self._changed.unpark_all()
 
 
