@@ -1,8 +1,10 @@
 """A write policy that decides in whose name streams are: what nobody signed has to wait."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from bare_log import BareLog
 from nacl.signing import SigningKey
 from store_helpers import KEYS, MODEL, NETWORK, check_feed, check_tables, controller, feed_of
 from support.forging import forged
@@ -11,6 +13,7 @@ from recon_node.ceramic import Event, EventId
 from recon_node.ceramic.builder import data_event, deterministic_init_event, init_event, time_event
 from recon_node.store import Policy, PolicySettings, Store, StoreSettings, StreamFilter, open_store
 from recon_node.store.admission import records as shares
+from recon_node.store.db.settling import lift_guard
 from recon_node.store.maintenance import check_log, import_history, repair_log
 
 MEMBER, STRANGER, *_ = KEYS
@@ -123,12 +126,21 @@ async def test_times_that_the_chain_does_not_have_make_room(tmp_path: Path) -> N
 async def test_without_the_policy_what_waited_for_it_moves_on(tmp_path: Path) -> None:
     inits = [unsigned(n) for n in range(600)]
     wrong = forged(data_event(MEMBER, inits[0], [inits[0].cid], []))
+    time = time_event(inits[0], inits[0].cid)
+    later, above = time_event(inits[0], time.cid), time_event(inits[0], wrong.cid)
+    others = [offer(wrong, inits[0], 1), offer(time, inits[0], 1)]
+    others += [offer(later, inits[0], 2), offer(above, inits[0], 2)]
     async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
-        await admit(store, *(offer(init, init, 0) for init in inits), offer(wrong, inits[0], 1))
-        assert (store.head, store.withheld) == (0, 601)
+        await admit(store, *(offer(init, init, 0) for init in inits), *others)
+        assert (store.head, store.withheld) == (0, 604)
     async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
-        assert (store.head, len(store.keys), store.withheld) == (600, 600, 1)
+        assert (store.head, store.pending, len(store.keys), store.withheld) == (600, 2, 602, 2)
         check_tables(store)
+    with closing(BareLog(tmp_path)) as log:
+        asked: list[str] = []
+        log.connection.set_trace_callback(asked.append)
+        lift_guard(log)
+        assert len(asked) == 1, "any number may be above badly signed events, at each start"
 
 
 def test_a_policy_that_only_denies_trusts_names() -> None:

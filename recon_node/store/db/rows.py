@@ -44,7 +44,7 @@ from recon_node.store.admission.records import (
 from recon_node.store.damage import FORGOTTEN, Damage, check_stored
 from recon_node.store.db.blocks import BlockReader, cut_out_shared, full_size, trim
 from recon_node.store.db.proofs import doubted_among, proof_verdicts, select_evictable
-from recon_node.store.db.sql import MAX_REASON, blob, insert_rows, select_in, select_named
+from recon_node.store.db.sql import MAX_REASON, blob, insert_rows, select_in, select_named, short_of
 from recon_node.store.errors import DamagedRowError
 
 T = TypeVar("T")
@@ -73,6 +73,12 @@ _UNWAITED: Final = (
 _ANCHORED: Final = (
     "SELECT event FROM anchors JOIN events ON events.id = event "
     "WHERE proof = ?1 AND event > ?3 AND position IS NULL ORDER BY event LIMIT ?4"
+)
+_GUARDED: Final = (
+    f"SELECT id FROM events WHERE position IS NULL AND state = {UNCOVERED.value} "
+    "AND kind != 'data' AND id > ? AND NOT EXISTS (SELECT 1 FROM waits CROSS JOIN events AS base "
+    f"ON base.short_cid = {short_of('waits.cid')} AND base.cid = waits.cid "
+    f"WHERE waits.event = events.id AND base.state = {UNCOVERED.value}) ORDER BY id LIMIT ?"
 )
 
 _SELECT: Final = (
@@ -383,6 +389,13 @@ def delete_release(connection: sqlite3.Connection, cid: CID) -> None:
     connection.execute("DELETE FROM releases WHERE cid = ?", (cid,))
 
 
+def select_guarded(connection: sqlite3.Connection, after: int) -> list[int]:
+    """Return the next UNCOVERED rows beyond one that only a guarded log keeps so: they are not
+    badly signed, and build on nothing that is UNCOVERED."""
+    rows = connection.execute(_GUARDED, (after, MAX_WAITERS))
+    return [row for (row,) in rows]
+
+
 class BatchLoader:
     """Answers what a batch has to know, within its transaction, by a handful of queries: not by
     thousands for 1,000 events.
@@ -410,14 +423,9 @@ class BatchLoader:
         """Run a computation to its end, loading whatever it wants; return its result."""
         return run_steps(inquiry, self._load)
 
-    def load_uncovered(self, after: int) -> list[Record]:
-        """Load the next UNCOVERED records beyond a row that are not badly signed themselves."""
-        rows = self._connection.execute(
-            "SELECT id FROM events WHERE position IS NULL AND state = ? AND kind != 'data' "
-            "AND id > ? ORDER BY id LIMIT ?",
-            (State.UNCOVERED, after, MAX_WAITERS),
-        )
-        return self._load_records("id IN (?) ORDER BY id", [row for (row,) in rows])
+    def load(self, rows: Sequence[int]) -> list[Record]:
+        """Load the records in some rows."""
+        return self._load_records("id IN (?) ORDER BY id", rows)
 
     @property
     def has_room(self) -> bool:

@@ -14,7 +14,12 @@ from recon_node.ipld import CID
 from recon_node.store.admission.records import REFUSED, ProofVerdict
 from recon_node.store.db import proofs
 from recon_node.store.db.log import Change, Committed, EventLog
-from recon_node.store.db.rows import BatchLoader, delete_release, has_releases, select_releases
+from recon_node.store.db.rows import (
+    delete_release,
+    has_releases,
+    select_guarded,
+    select_releases,
+)
 from recon_node.store.db.sql import explained_errors
 
 
@@ -93,10 +98,9 @@ def lift_guard(log: EventLog) -> None:
     """
     after = 0
     with explained_errors(log.path):
-        while BatchLoader(log.connection).load_uncovered(after):
+        while guarded := select_guarded(log.connection, after):
             with log.transaction() as marks:
                 change = Change(log, marks)
-                waiting = change.loader.load_uncovered(after)
-                change.move(waiting)
+                change.move(change.loader.load(guarded))
                 change.write()
-            after = waiting[-1].row
+            after = guarded[-1]
