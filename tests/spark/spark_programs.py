@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from support.waiting import finished, wait_until
@@ -106,7 +106,13 @@ class Cluster(Programs):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.python = _write_python(directory)
+        with ExitStack() as stack:
+            stack.callback(self.close)
+            self._start_all()
+            stack.pop_all()
+
+    def _start_all(self) -> None:
+        self.python = _write_python(self.directory)
         port = free_port()
         self.master = f"spark://{HOST}:{port}"
         start = ("spark-class", f"{_DEPLOY}.master.Master", "--host", HOST)

@@ -61,7 +61,6 @@ class Broker:
         }
         self._settings.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
         self._java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c").wait()
-        self.start()
 
     def _java(self, *arguments: str) -> "subprocess.Popen[bytes]":
         java = find_java().program
@@ -97,6 +96,7 @@ def broker(directory: Path) -> Iterator[Broker]:
         ports = [stack.enter_context(kept_port()) for _ in range(2)]
         running = Broker(directory, *ports)
         try:
+            running.start()
             yield running
         finally:
             running.kill()

@@ -85,8 +85,10 @@ def server() -> Iterator[Server]:
         settings = {"listen_addresses": "", "unix_socket_directories": str(directory)}
         options = [part for pair in settings.items() for part in ("-c", "=".join(pair))]
         made = Server(directory, [postgres, "-D", data, *options], user)
-        made.start()
-        yield made
-        made.stop()
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
     finally:
         shutil.rmtree(directory)
