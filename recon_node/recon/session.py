@@ -88,9 +88,9 @@ class _State(Enum):
 
 
 _OUT_OF_TURN: Final = {
-    _State.START: "peer spoke first in a session that it did not start",
-    _State.RESPONDING: "peer spoke again before its turn was answered",
-    _State.DONE: "peer sent a message after the end of the session",
+    _State.START: "the peer spoke first in a session that it did not start",
+    _State.RESPONDING: "the peer spoke again before its turn was answered",
+    _State.DONE: "the peer sent a message after the end of the session",
 }
 
 
@@ -274,7 +274,7 @@ class Side:
             self.learned = False
         self._messages_received += 1
         if continues and self._messages_received >= max_turn:
-            raise RemoteProtocolError(f"a turn of more than {max_turn} messages")
+            raise RemoteProtocolError(f"the peer sent a turn of more than {max_turn} messages")
         if not continues:
             self._state = _State.RESPONDING
 
@@ -292,7 +292,7 @@ class Side:
         if new:
             self.note_progress()
         if self._idle_rounds > self.settings.max_idle_rounds:
-            raise RemoteProtocolError(f"peer made no progress in {self._idle_rounds} rounds")
+            raise RemoteProtocolError(f"the peer made no progress in {self._idle_rounds} rounds")
         return new
 
     def note_progress(self) -> None:
@@ -324,7 +324,7 @@ class Side:
         not_supplied = len(self.left_out_keys) - self._unwanted
         if not_supplied > self.settings.max_not_supplied:
             raise RemoteProtocolError(
-                f"peer listed {not_supplied} keys for which it delivered no event"
+                f"the peer listed {not_supplied} keys for which it delivered no event"
             )
 
     def respond(self) -> bool:
@@ -365,7 +365,7 @@ class Side:
             RemoteProtocolError: the message is not about the session's range.
         """
         if theirs.is_empty:
-            raise RemoteProtocolError("peer ended the range in the middle of the session")
+            raise RemoteProtocolError("the peer ended the range in the middle of the session")
         if self.asked is None:
             self.asked = theirs
             overlaps = (theirs.intersect(interest) for interest in self.interests)
@@ -382,7 +382,7 @@ class Side:
         )
         if not (lower_fits and upper_fits):
             raise RemoteProtocolError(
-                f"peer answered for {_show(theirs)}, which is not within {_show(ours)}"
+                f"the peer answered for {_show(theirs)}, which is not within {_show(ours)}"
             )
         self.key_range = theirs
         if may_trim and theirs.upper < ours.upper:

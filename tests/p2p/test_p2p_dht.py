@@ -158,7 +158,7 @@ async def test_an_exchange_ends_even_if_the_peer_sends_announcements_for_ever(mo
         here = LibraryDht(host, NETWORK)
         peer.handle(protocol_of(NETWORK), serve)
         await host.connect(peer.addresses[0])
-        with trio.fail_after(PATIENCE), pytest.raises(PeerError, match="not all was answered"):
+        with trio.fail_after(PATIENCE), pytest.raises(PeerError, match="did not answer all within"):
             await here.exchange(peer.peer_id, [KEY], [KEY])
 
 

@@ -79,7 +79,7 @@ INNER_FENCEPOST = sort_value_range(IN_MEMORY, "sort value")[0]
         (A + AHASH[:20], "ends inside the Ahash"),
         (A + bytes.fromhex("92e0011f") + bytes(31) + B, "length 20 or 00, found 92 e0 01 1f"),
         (A + bytes.fromhex("122020") + bytes(32) + B, "no Ahash at byte"),
-        (A + bytes.fromhex("92e00120") + bytes(32) + B, "no keys are written with length 0"),
+        (A + bytes.fromhex("92e00120") + bytes(32) + B, "an Ahash of zeros at byte"),
         (A + B, "no Ahash at byte"),
         (B + AHASH + A, "out of order at bound 1"),
         (A + AHASH + A, "repeated key at bound 1"),

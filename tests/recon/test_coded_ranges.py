@@ -108,8 +108,8 @@ MISMATCHES = [said(END, Say.FINGERPRINT, number.to_bytes(16, "big")) for number 
         ([OPENING, OPENING], "changed the range"),
         ([Message(conclusion=Conclusion.AGREED)], "AGREED where it answers nothing"),
         ([OPENING, Message(conclusion=Conclusion.REFUSED)], "REFUSED where it answers nothing"),
-        ([OPENING, agreed(b"\xff")], "gap ends outside"),
-        ([OPENING, agreed(CUTS[9], continues=True), agreed(CUTS[5])], "gap ends outside"),
+        ([OPENING, agreed(b"\xff")], "gap that ends outside"),
+        ([OPENING, agreed(CUTS[9], continues=True), agreed(CUTS[5])], "gap that ends outside"),
         ([Message(FEW, gaps_of((END, Say.KEYS, (KEYS[20],))))], "key outside the range"),
         (
             [OPENING, agreed(CUTS[9], continues=True), said(CUTS[20], Say.KEYS, (KEYS[9],))],

@@ -230,7 +230,7 @@ class LibraryDht:
                 if not ask:
                     await _answer(frames, Message.PING)
             if scope.cancelled_caught:
-                raise PeerProtocolError(f"not all was answered within {EXCHANGE_LIMIT:g} s")
+                raise PeerProtocolError(f"the peer did not answer all within {EXCHANGE_LIMIT:g} s")
         except (DecodeError, trio.BrokenResourceError, PeerProtocolError, PeerGoneError) as error:
             await stream.reset()
             raise PeerError(
@@ -284,8 +284,8 @@ async def _answer(frames: FrameStream, kind: int, key: bytes = b"") -> Message:
         if message.type == kind and message.key in (key, b""):
             return message
         if message.type != Message.ADD_PROVIDER:
-            raise PeerProtocolError("it answered a different question")
-    raise PeerGoneError("it ended the stream")
+            raise PeerProtocolError("the peer answered a different question")
+    raise PeerGoneError("the peer ended the stream")
 
 
 def _found_in(answer: Message) -> Iterable[FoundProvider]:

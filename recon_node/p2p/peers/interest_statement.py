@@ -128,29 +128,35 @@ def decode(data: bytes) -> InterestStatement:
         network_id, at = decode_varint(data, DIGEST_SIZE)
         count, at = decode_varint(data, at)
     except VarintError as error:
-        raise PeerProtocolError(f"a statement of interests that does not parse: {error}") from None
+        raise PeerProtocolError(
+            f"the peer sent a statement of interests that does not parse: {error}"
+        ) from None
     if count > MAX_PREFIXES:
         raise PeerProtocolError(
-            f"a statement of {count} interests; at most {MAX_PREFIXES} are read"
+            f"the peer sent a statement of {count} interests; at most {MAX_PREFIXES} are read"
         )
     prefixes: list[bytes] = []
     last = b""
     for _ in range(count):
         if at + 2 > len(data):
-            raise PeerProtocolError("a statement of interests that ends too early")
+            raise PeerProtocolError("the peer sent a statement of interests that ends too early")
         shared, size = data[at], data[at + 1]
         at += 2
         rest = data[at : at + size]
         prefix = last[:shared] + rest
         if len(prefix) != shared + size or len(prefix) > FIELDS_SIZE:
-            raise PeerProtocolError("a statement of interests with a prefix of the wrong size")
+            raise PeerProtocolError(
+                "the peer sent a statement of interests with a prefix of the wrong size"
+            )
         if prefixes and not (shared < len(last) and rest[:1] > last[shared : shared + 1]):
-            raise PeerProtocolError("a statement of interests whose prefixes are out of order")
+            raise PeerProtocolError(
+                "the peer sent a statement of interests whose prefixes are out of order"
+            )
         at += size
         prefixes.append(prefix)
         last = prefix
     if at != len(data):
-        raise PeerProtocolError("a statement of interests with bytes after its end")
+        raise PeerProtocolError("the peer sent a statement of interests with bytes after its end")
     return InterestStatement(network_id, tuple(prefixes), known)
 
 

@@ -89,7 +89,9 @@ class RequestByKeys:
             root = root_of(car)
             event_ids = self._awaited.get(root)
             if not event_ids:
-                raise PeerProtocolError(f"a CAR with the root {root}, which was not asked for")
+                raise PeerProtocolError(
+                    f"the peer sent a CAR with the root {root}, which was not asked for"
+                )
             batch.append((event_ids.pop(), car))
 
     def end(self, content: bytes) -> list[bytes]:
@@ -126,7 +128,9 @@ class RequestByIds:
             event_id = event[0]
             name = id_of(event_id)
             if event_id in taken or name not in awaited or not lower < event_id < upper:
-                raise PeerProtocolError(f"the event {event_id}, which was not asked for")
+                raise PeerProtocolError(
+                    f"the peer sent the event {event_id}, which was not asked for"
+                )
             taken[event_id] = ids_of_taken[event_id] = name
             batch.append(event)
 
@@ -142,8 +146,8 @@ EventRequest: TypeAlias = RequestByKeys | RequestByIds
 def _checked_end(named: list[bytes], not_come: list[bytes]) -> list[bytes]:
     if sorted(named) != sorted(not_come):
         raise PeerProtocolError(
-            f"the end of an answer names {len(named)} missing events, but {len(not_come)} did not "
-            "arrive"
+            f"the end of the peer's answer names {len(named)} missing events, but "
+            f"{len(not_come)} did not arrive"
         )
     return named
 
@@ -158,12 +162,13 @@ def parse_request(request: bytes, network: Network) -> list[EventId]:
     wanted = list(_scan_all(request, "a request for events"))
     if not 0 < len(wanted) <= MAX_REQUEST:
         raise PeerProtocolError(
-            f"a request for {len(wanted)} events; it must be for 1 to {MAX_REQUEST}"
+            f"the peer sent a request for {len(wanted)} events; it must be for 1 to {MAX_REQUEST}"
         )
     for event_id in wanted:
         if event_id.network_id != network.id or event_id.is_fencepost:
             raise PeerProtocolError(
-                f"a request for {event_id}, which is not an event of the network {network}"
+                f"the peer sent a request for {event_id}, which is not an event of the network "
+                f"{network}"
             )
     return wanted
 
@@ -178,7 +183,9 @@ def root_of(car: bytes) -> CID:
         roots, _ = read_header(car[:_MAX_CAR_HEADER])
         return roots[0]
     except (IpldError, LookupError) as error:
-        raise PeerProtocolError(f"an event frame that is not a CAR: {error}") from None
+        raise PeerProtocolError(
+            f"the peer sent an event frame that is not a CAR: {error}"
+        ) from None
 
 
 def _scan_all(data: bytes, what: str) -> Iterator[EventId]:
@@ -187,7 +194,7 @@ def _scan_all(data: bytes, what: str) -> Iterator[EventId]:
         try:
             event_id, offset = scan(data, offset)
         except CeramicError as error:
-            raise PeerProtocolError(f"{what} that does not parse: {error}") from None
+            raise PeerProtocolError(f"the peer sent {what} that does not parse: {error}") from None
         yield event_id
 
 
@@ -212,8 +219,8 @@ def parse_id_request(request: bytes) -> SoughtIds:
     number, rest = divmod(len(request) - at, ID_SIZE)
     if rest or not 0 < number <= MAX_REQUEST or lower >= upper:
         raise PeerProtocolError(
-            f"a request for events with {len(request) - at} bytes of ids; it must have 1 to "
-            f"{MAX_REQUEST} ids of {ID_SIZE} bytes, and bounds that ascend"
+            f"the peer sent a request for events with {len(request) - at} bytes of ids; it must "
+            f"have 1 to {MAX_REQUEST} ids of {ID_SIZE} bytes, and bounds that ascend"
         )
     ids = [request[start : start + ID_SIZE] for start in range(at, len(request), ID_SIZE)]
     return SoughtIds(KeyRange(lower, upper), ids)
@@ -233,16 +240,22 @@ def parse_event(frame: bytes) -> tuple[EventId, bytes]:
     try:
         return EventId(head + root_of(car)), car
     except EventIdError as error:
-        raise PeerProtocolError(f"an event whose head does not parse: {error}") from None
+        raise PeerProtocolError(
+            f"the peer sent an event whose head does not parse: {error}"
+        ) from None
 
 
 def _read_sized(data: bytes, at: int) -> tuple[bytes, int]:
     try:
         size, at = decode_varint(data, at)
     except VarintError as error:
-        raise PeerProtocolError(f"an event frame that does not parse: {error}") from None
+        raise PeerProtocolError(
+            f"the peer sent an event frame that does not parse: {error}"
+        ) from None
     if size > _MAX_BOUND or at + size > len(data):
-        raise PeerProtocolError(f"an event frame with a bound or head of {size} bytes")
+        raise PeerProtocolError(
+            f"the peer sent an event frame with a bound or head of {size} bytes"
+        )
     return data[at : at + size], at + size
 
 
@@ -310,7 +323,7 @@ async def _receive_answer(
         if frame.startswith(END):
             return request.end(frame[len(END) :])
         kind = frame[:1].hex() or "nothing"
-        raise PeerProtocolError(f"an event frame of the unknown kind {kind}")
+        raise PeerProtocolError(f"the peer sent an event frame of the unknown kind {kind}")
 
 
 class _Batches:

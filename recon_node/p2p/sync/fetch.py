@@ -351,7 +351,7 @@ class Fetcher:
             missing += len(not_supplied)
             if missing > self._settings.recon.max_not_supplied:
                 raise PeerProtocolError(
-                    f"peer listed {missing} keys for which it delivered no event"
+                    f"the peer listed {missing} keys for which it delivered no event"
                 )
 
         async def admit_off_the_clock(events: FetchedEvents) -> None:

@@ -63,7 +63,7 @@ class Cip124Message:
         """
         if len(self.hashes) < 1 or len(self.bounds) != len(self.hashes) + 1:
             raise RemoteProtocolError(
-                f"message has {len(self.bounds)} bounds and {len(self.hashes)} hashes; "
+                f"the peer's message has {len(self.bounds)} bounds and {len(self.hashes)} hashes; "
                 "n hashes stand between n + 1 bounds"
             )
         if self.is_single and self.bounds[0] == self.bounds[1] and self.hashes[0] == ZERO:
@@ -73,7 +73,9 @@ class Cip124Message:
         for index, (lower, upper) in enumerate(pairwise(self.bounds)):
             if lower >= upper:
                 what = "a repeated key" if lower == upper else "bounds out of order"
-                raise RemoteProtocolError(f"message has {what} at bound {index + 1}: {upper.hex()}")
+                raise RemoteProtocolError(
+                    f"the peer's message has {what} at bound {index + 1}: {upper.hex()}"
+                )
 
 
 def weigh(message: Cip124Message) -> int:
@@ -111,12 +113,14 @@ def decode_message(data: bytes) -> Cip124Message:
             hashes.append(ahash)
             bounds.append(bound)
     except EventIdError as error:
-        raise RemoteProtocolError(f"message does not parse: {error}") from error
+        raise RemoteProtocolError(f"the peer's message does not parse: {error}") from error
     message = Cip124Message(tuple(bounds), tuple(hashes))
     message.check()
     for index, bound in enumerate(bounds[1:-1], start=1):
         if bound.is_fencepost:
-            raise RemoteProtocolError(f"message has a fencepost among its keys at bound {index}")
+            raise RemoteProtocolError(
+                f"the peer's message has a fencepost among its keys at bound {index}"
+            )
     return message
 
 
@@ -125,14 +129,17 @@ def _read_ahash(data: bytes, offset: int) -> tuple[bytes, int]:
     head, end = data[offset:start], start + DIGEST_SIZE
     if head == _AHASH_PREFIX:
         if end > len(data):
-            raise RemoteProtocolError(f"message ends inside the Ahash at byte {offset}")
+            raise RemoteProtocolError(f"the peer's message ends inside the Ahash at byte {offset}")
         digest = data[start:end]
         if digest == _NO_KEYS:
-            raise RemoteProtocolError(f"Ahash at byte {offset}: no keys are written with length 0")
+            raise RemoteProtocolError(
+                f"the peer's message has an Ahash of zeros at byte {offset}: no keys are written "
+                "with length 0"
+            )
         return digest, end
     if head == _ZERO_AHASH:
         return _NO_KEYS, start
     raise RemoteProtocolError(
-        f"no Ahash at byte {offset} of the message: expected {_AHASH_CODE.hex(' ')} and the length "
-        f"20 or 00, found {head.hex(' ') or 'the end'}"
+        f"the peer's message has no Ahash at byte {offset}: expected {_AHASH_CODE.hex(' ')} and "
+        f"the length 20 or 00, found {head.hex(' ') or 'the end'}"
     )

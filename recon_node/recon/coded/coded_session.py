@@ -172,17 +172,17 @@ class CodedSession(TurnSession[Message]):
             RemoteProtocolError: it may not, or they do not.
         """
         if message.kind not in _MAY_ANSWER[self._last_kind]:
-            raise RemoteProtocolError(f"peer sent {message.kind.value} where none was due")
+            raise RemoteProtocolError(f"the peer sent {message.kind.value} where none was due")
         if message.salt is not None and not self._may_salt:
-            raise RemoteProtocolError("peer sent salted fingerprints where none were due")
+            raise RemoteProtocolError("the peer sent salted fingerprints where none were due")
         if message.symbols is None and message.estimate is None:
             return
         if self._turn or message.has_gaps_or_ends or message.symbols is None:
-            raise RemoteProtocolError("peer sent symbols beside something else, or none")
+            raise RemoteProtocolError("the peer sent symbols beside something else, or none")
         key_range, bounds = self.side.key_range, message.estimate and message.estimate.bounds
         assert key_range is not None
         if bounds and not (key_range.lower < bounds[0] and bounds[-1] < key_range.upper):
-            raise RemoteProtocolError("peer's bounds lie outside the range")
+            raise RemoteProtocolError("the peer's bounds lie outside the range")
 
     def _read(self, message: Message) -> list[bytes]:
         """Settle the session's range, or end, by a message; return the keys that it lists.
@@ -201,14 +201,16 @@ class CodedSession(TurnSession[Message]):
             return []
         if message.conclusion is not None:
             raise RemoteProtocolError(
-                f"peer sent {message.conclusion.name} where it answers nothing"
+                f"the peer sent {message.conclusion.name} where it answers nothing"
             )
         if message.key_range is not None:
             if side.rounds > 1 or self._turn:
-                raise RemoteProtocolError("peer changed the range in the middle of the session")
+                raise RemoteProtocolError("the peer changed the range in the middle of the session")
             side.settle_range(message.key_range)
         elif side.asked is None:
-            raise RemoteProtocolError("the first message does not say what range it is about")
+            raise RemoteProtocolError(
+                "the peer's first message does not say what range it is about"
+            )
         return self._keys_of(message.gaps)
 
     def _keys_of(self, gaps: Gaps) -> list[bytes]:
@@ -219,18 +221,22 @@ class CodedSession(TurnSession[Message]):
         keys, uppers, key_range = gaps.keys(), gaps.uppers, self.side.key_range
         self._turn_weight += weight_of(uppers) + weight_of(keys)
         if self._turn_weight > _TURN_WEIGHT * max(MIB, self.side.settings.message_bytes):
-            raise RemoteProtocolError(f"a turn of {self._turn_weight:,} bytes, written out")
+            raise RemoteProtocolError(
+                f"the peer sent a turn of {self._turn_weight:,} bytes, written out"
+            )
         if key_range is None or not uppers:
             return []
         reached = self._turn[-1].gaps.uppers[-1] if self._turn else key_range.lower
         for upper in (uppers[0], uppers[-1]):
             if upper != END and not reached < upper < key_range.upper:
-                raise RemoteProtocolError(f"gap ends outside the range: {upper.hex()}")
+                raise RemoteProtocolError(
+                    f"the peer sent a gap that ends outside the range: {upper.hex()}"
+                )
         if keys and keys[0] < reached:
-            raise RemoteProtocolError(f"key below its gap: {keys[0].hex()}")
+            raise RemoteProtocolError(f"the peer sent a key below its gap: {keys[0].hex()}")
         for key in (keys[0], keys[-1]) if keys else ():
             if not key_range.covers(key):
-                raise RemoteProtocolError(f"key outside the range: {key.hex()}")
+                raise RemoteProtocolError(f"the peer sent a key outside the range: {key.hex()}")
         return keys
 
     @property
@@ -300,7 +306,7 @@ class CodedSession(TurnSession[Message]):
         self._not_supplied += number
         if self._not_supplied > self.side.settings.max_not_supplied:
             raise RemoteProtocolError(
-                f"peer named {self._not_supplied} ids for which it delivered no event"
+                f"the peer named {self._not_supplied} ids for which it delivered no event"
             )
 
     def _respond(self, findings: TurnFindings) -> Steps[list[Message]]:

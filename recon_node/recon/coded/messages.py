@@ -603,7 +603,7 @@ def _bound(string: bytes) -> EventId:
 
 
 def _error(at: int, what: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"message does not parse before byte {at}: {what}")
+    return RemoteProtocolError(f"the peer's message does not parse before byte {at}: {what}")
 
 
 def encode_message(message: Message) -> bytes:

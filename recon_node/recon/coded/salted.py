@@ -79,5 +79,5 @@ class SaltedFingerprints:
         keys = self._side.keys
         self.hashed += keys.count(gap)
         if self.hashed > self._most:
-            raise RemoteProtocolError("peer asks for salted fingerprints again and again")
+            raise RemoteProtocolError("the peer asks for salted fingerprints again and again")
         return (yield from keys.salted_lanes(gap, self.salt, with_lower=with_lower))

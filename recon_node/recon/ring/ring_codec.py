@@ -237,7 +237,8 @@ class Decoder:
     def _wait_for(self, needed: int, read: int = 0) -> None:
         if max(needed, read) > MAX_MESSAGE:
             raise RemoteProtocolError(
-                f"a message of at least {max(needed, read)} bytes; the limit is {MAX_MESSAGE} bytes"
+                f"the peer sent a message of at least {max(needed, read)} bytes; the limit is "
+                f"{MAX_MESSAGE} bytes"
             )
         if read:
             del self._buffer[:read]
@@ -455,4 +456,6 @@ class _PieceReader:
             raise _IncompleteError(self.position + size)
 
     def _error(self, what: str) -> RemoteProtocolError:
-        return RemoteProtocolError(f"{what}, before byte {self.position} of a message")
+        return RemoteProtocolError(
+            f"the peer sent {what}, before byte {self.position} of a message"
+        )

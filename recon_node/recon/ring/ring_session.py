@@ -73,12 +73,15 @@ class Inbox:
             RemoteProtocolError: nobody asked for it, or there are too many of no use.
         """
         if not covers(interests, value.key):
-            raise RemoteProtocolError(f"the value of {value.key.hex()} is outside our interests")
+            raise RemoteProtocolError(
+                f"the peer sent the value of {value.key.hex()}, which is outside our interests"
+            )
         if value.key in self._ring:
             self._useless += 1
             if self._useless > MAX_USELESS_VALUES + self._new_keys:
                 raise RemoteProtocolError(
-                    f"{self._useless} values of keys that we hold, and {self._new_keys} of others"
+                    f"the peer sent {self._useless} values of keys that we hold, and "
+                    f"{self._new_keys} of others"
                 )
             return
         self._new_keys += 1
@@ -149,14 +152,16 @@ class RingSession(Session[Message]):
             RemoteProtocolError: the message breaks the protocol.
         """
         if self._finished:
-            raise RemoteProtocolError("a message after the session was finished")
+            raise RemoteProtocolError("the peer sent a message after the session was finished")
         self._rounds += not isinstance(message, Value)
         if isinstance(message, self._opening):
             if self._overlap is not None:
-                raise RemoteProtocolError(f"a second {self._opening.__name__}")
+                raise RemoteProtocolError(f"the peer sent a second {self._opening.__name__}")
             yield from self._take_interests(merge_ranges(message.interests))
         elif self._overlap is None:
-            raise RemoteProtocolError(f"the first message is not an {self._opening.__name__}")
+            raise RemoteProtocolError(
+                f"the peer's first message is not an {self._opening.__name__}"
+            )
         elif isinstance(message, Value):
             yield from self._take_value(message, self._overlap)
         else:
@@ -207,7 +212,7 @@ class Initiator(RingSession):
 
     def _take_interests(self, interests: list[KeyRange]) -> Actions[Message]:
         if intersect_ranges(interests, self._interests) != interests:
-            raise RemoteProtocolError("an overlap that is outside our interests")
+            raise RemoteProtocolError("the peer sent an overlap that is outside our interests")
         self._overlap = self.peer_interests = interests
         self._interests_size = _size(interests)
         self._left = interests[::-1]
@@ -215,14 +220,14 @@ class Initiator(RingSession):
 
     def _take_value(self, value: Value, overlap: list[KeyRange]) -> Actions[Message]:
         if not self._in_flight:
-            raise RemoteProtocolError("a value that belongs to no request")
+            raise RemoteProtocolError("the peer sent a value that belongs to no request")
         yield from super()._take_value(value, overlap)
 
     def _take(self, message: Message) -> Actions[Message]:
         if not isinstance(message, RangeResponse):
-            raise RemoteProtocolError(f"{type(message).__name__} from a responder")
+            raise RemoteProtocolError(f"the peer, a responder, sent {type(message).__name__}")
         if not self._in_flight:
-            raise RemoteProtocolError("a RangeResponse that belongs to no request")
+            raise RemoteProtocolError("the peer sent a RangeResponse that belongs to no request")
         asked = self._in_flight.popleft()
         _check_parts(asked.range, message.ranges)
         yield from self._inbox.flush()
@@ -235,12 +240,16 @@ class Initiator(RingSession):
                 yield SendValues(part.first, part.last)
             elif comparison.outcome is Outcome.DIFFER:
                 if asked.depth == MAX_DEPTH:
-                    raise RemoteProtocolError(f"a range was cut into parts {MAX_DEPTH} times")
+                    raise RemoteProtocolError(
+                        f"the peer had a range cut into parts {MAX_DEPTH} times"
+                    )
                 smaller += (_Request(half, asked.depth + 1) for half in comparison.parts)
         self._waiting += reversed(smaller)
         self._waiting_size += sum(request.size for request in smaller)
         if len(self._waiting) > MAX_WAITING:
-            raise RemoteProtocolError(f"{len(self._waiting)} parts of ranges that differ")
+            raise RemoteProtocolError(
+                f"the peer has {len(self._waiting)} parts of ranges that differ"
+            )
         yield from self._go_on()
 
     def _go_on(self) -> Actions[Message]:
@@ -282,13 +291,16 @@ def _check_parts(asked: RangeHash, parts: tuple[RangeHash, ...]) -> None:
     at = asked.first
     for part in parts:
         if part.first < at or part.last > asked.last:
-            raise RemoteProtocolError("a RangeResponse with parts outside the range asked for")
+            raise RemoteProtocolError(
+                "the peer sent a RangeResponse with parts outside the range asked for"
+            )
         at = part.last
     if len(parts) == 1 and (parts[0].first, parts[0].last) == (asked.first, asked.last):
         count = parts[0].summary.count
         if count > 1 and parts[0].summary != asked.summary:
             raise RemoteProtocolError(
-                f"a RangeResponse of the range asked for, not cut, with {count} keys of its own"
+                "the peer sent a RangeResponse of the range asked for, not cut, with "
+                f"{count} keys of its own"
             )
 
 
@@ -320,11 +332,11 @@ class Responder(RingSession):
             yield from self._inbox.flush()
             self._finished = True
         else:
-            raise RemoteProtocolError(f"{type(message).__name__} from an initiator")
+            raise RemoteProtocolError(f"the peer, an initiator, sent {type(message).__name__}")
 
     def _answer(self, asked: RangeHash) -> Actions[Message]:
         if not _is_inside(self.overlap, asked):
-            raise RemoteProtocolError("a RangeRequest outside the common interests")
+            raise RemoteProtocolError("the peer sent a RangeRequest outside the common interests")
         yield from self._inbox.flush()
         comparison = self._ring.compare(asked)
         if comparison.outcome is Outcome.PEER_LACKS:
