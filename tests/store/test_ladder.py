@@ -18,6 +18,8 @@ from recon_node.store import StoreSettings
 from recon_node.store.admission import ladder
 from recon_node.store.admission.ladder import Ladder
 from recon_node.store.db import rows
+from recon_node.store.db.proofs import doubted_events
+from recon_node.store.db.settling import commit_proofs, postpone_proofs
 from recon_node.verification import Refusal
 
 SEEDS = st.integers(0, 2**32)
@@ -117,6 +119,32 @@ def test_what_watches_another_event_need_not_be_looked_at(
             refused = sorted(log.load_refused())
             ends.append((log.keys, sorted(log.feed), log.marks.waiting, refused))
     assert ends[0] == ends[1]
+
+
+@FEW
+@given(seed=SEEDS)
+def test_what_is_trusted_again_is_what_was_doubted_and_is_no_longer(seed: int) -> None:
+    """By a comparison of all doubted events, before and after."""
+    world = World(seed, events=60, time_events=True)
+    random = world.random
+    with opened() as log:
+        for batch in shuffled(world.offers(), random):
+            log.admit(batch)
+        for _ in range(2):
+            absent = [proof for proof in log.unsettled if random.random() < 0.9]
+            postpone_proofs(log, [(proof, 0) for proof in absent], absent)
+        for proof in random.sample(log.unsettled, len(log.unsettled)):
+            before = doubted_events(log.connection)
+            verdict = random.choice([1_700_000_000, Refusal("wrong", inherent=True)])
+            asked: list[str] = []
+            log.connection.set_trace_callback(asked.append)
+            committed = commit_proofs(log, [(proof, verdict)])
+            log.connection.set_trace_callback(None)
+            assert not any("AND true" in sql for sql in asked), "a million may be doubted"
+            held = {*log.keys}
+            trusted = before - doubted_events(log.connection)
+            assert held.intersection(committed.trusted) == held & trusted
+            log.finish_releases()
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain
 from typing import Final
@@ -102,8 +102,23 @@ _DOUBTED_EVENTS: Final = f"""
         WHERE later.position IS NULL AND later.state = {State.PENDING.value}
             AND later.id NOT IN (SELECT id FROM faults)
     )
-    SELECT event_id FROM doubted JOIN events USING (id) JOIN streams USING (init_cid)
+    SELECT id, event_id FROM doubted JOIN events USING (id) JOIN streams USING (init_cid)
     WHERE sep_key = '{DEFAULT_SORT_KEY}'
+    """
+_DOUBTED_BELOW: Final = f"""
+    WITH RECURSIVE below (id) AS (
+        SELECT id FROM events WHERE id IN (?)
+        UNION
+        SELECT base.id
+        FROM below
+        CROSS JOIN waits ON waits.event = below.id
+        CROSS JOIN events AS base
+            ON base.short_cid = {short_of("waits.cid")} AND base.cid = waits.cid
+        WHERE base.position IS NULL AND base.state = {State.PENDING.value}
+    )
+    SELECT DISTINCT proof
+    FROM below CROSS JOIN anchors ON event = below.id CROSS JOIN not_found USING (proof)
+    WHERE times >= {DOUBTED}
     """
 
 
@@ -296,7 +311,24 @@ def doubted_among(connection: sqlite3.Connection, proofs: Sequence[CID]) -> set[
 
 def doubted_events(connection: sqlite3.Connection) -> set[EventId]:
     """Return all events of the ring's streams that are left out of it."""
-    return {EventId(event_id) for (event_id,) in connection.execute(_DOUBTED_EVENTS % "true")}
+    return {EventId(event_id) for _, event_id in connection.execute(_DOUBTED_EVENTS % "true")}
+
+
+def doubted_by(connection: sqlite3.Connection, doubted: Collection[CID]) -> dict[int, EventId]:
+    """Return the events of the ring's streams that are left out of it for some doubted proofs, by
+    their rows."""
+    rows = select_in(connection, _DOUBTED_EVENTS % "proof IN (?)", list(doubted))
+    return {row: EventId(event_id) for row, event_id in rows}
+
+
+def no_longer_doubted(
+    connection: sqlite3.Connection, before: Mapping[int, EventId]
+) -> set[EventId]:
+    """Return those of `doubted_by` for which no other proof is doubted. There may be a million
+    doubted events, so only what is below these ones is looked at."""
+    others = {CID(proof) for (proof,) in select_in(connection, _DOUBTED_BELOW, list(before))}
+    still = doubted_by(connection, others) if others else {}
+    return {event_id for row, event_id in before.items() if row not in still}
 
 
 def doubt(connection: sqlite3.Connection, not_found: Iterable[CID]) -> set[EventId]:
@@ -313,8 +345,7 @@ def doubt(connection: sqlite3.Connection, not_found: Iterable[CID]) -> set[Event
     doubted = [
         proof for proof in not_found if connection.execute(sql, (proof,)).fetchall() == [(DOUBTED,)]
     ]
-    rows = select_in(connection, _DOUBTED_EVENTS % "proof IN (?)", doubted)
-    return {EventId(event_id) for (event_id,) in rows}
+    return set(doubted_by(connection, doubted).values())
 
 
 def forget_doubts(connection: sqlite3.Connection, settled: Iterable[CID]) -> None:

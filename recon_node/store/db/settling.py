@@ -31,14 +31,13 @@ def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -
     """
     with log.transaction() as marks:
         was_doubted = proofs.doubted_among(log.connection, [proof for proof, _ in verdicts])
-        before = proofs.doubted_events(log.connection) if was_doubted else set()
+        before = proofs.doubted_by(log.connection, was_doubted)
         settled = proofs.settle_proofs(log.connection, verdicts)
         change = Change(log, marks)
         change.move(change.loader.load_waiters([(proof, REFUSED) for proof in settled]))
         committed = change.write()
         proofs.forget_doubts(log.connection, settled)
-        if was_doubted:
-            committed.trusted = before - proofs.doubted_events(log.connection)
+        committed.trusted = proofs.no_longer_doubted(log.connection, before)
     committed.proofs_done += len(settled)
     return committed
 
