@@ -77,9 +77,14 @@ class DataDirCommand(SettingsCommand):
     """A command for a data directory: it has --config and --data-dir, and gets the settings."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, with the settings as its parameter `settings`."""
+        """Run the command, with the settings as its parameter `settings`, and its log lines on
+        standard error."""
+        from recon_node.logs import configure_logging
+
         flags = {name: ctx.params.pop(name, None) for name in ("data_dir", "network")}
-        ctx.params["settings"] = read_settings(ctx.params.pop("config"), dict(flags))
+        settings = read_settings(ctx.params.pop("config"), dict(flags))
+        configure_logging(settings.log.format, settings.log.level)
+        ctx.params["settings"] = settings
         return super().invoke(ctx)
 
 

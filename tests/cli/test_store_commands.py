@@ -15,6 +15,7 @@ from support import forking
 
 from recon_node.ceramic import Event, Shard, parse_event
 from recon_node.ipld import CID, car, multibase
+from recon_node.store.db import log_schema
 from recon_node.testnet import TestnetNode
 
 
@@ -38,6 +39,16 @@ def test_a_log_is_described_checked_compacted_and_copied(log: Path, tmp_path: Pa
         result = store(copy, "import", "-", data=file.read_bytes())
         assert result.stdout.startswith(f"60 events: {counts}, 0 refused, in ")
     assert store(copy, "check").stdout == store(log, "check").stdout
+
+
+def test_an_upgrade_of_the_log_is_not_part_of_the_answer(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = store(log, "export", "-").stdout_bytes
+    monkeypatch.setattr(log_schema, "MIGRATIONS", (*log_schema.MIGRATIONS, "-- nothing"))
+    result = store(log, "export", "-")
+    assert "Bringing the event log up to date" in result.stderr
+    assert result.stdout_bytes == export
 
 
 def test_an_export_whose_reader_leaves_says_nothing(log: Path) -> None:
