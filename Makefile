@@ -15,7 +15,7 @@ RESULTS := benchmarks/results
 export PYTHONDONTWRITEBYTECODE :=
 
 # Two more processes than cores, because tests also wait for disks, timers and other processes: with one
-# more, two cores stand still for two fifths of the time, with two more for one fifth.
+# more, two cores stand still for two fifths of the time, with two more for a quarter.
 WORKERS = $(shell expr $$(nproc) + 2)
 
 # tests/support/watchdog.py fails a test that hangs. One that keeps even Python's signal handlers from running

@@ -1,8 +1,10 @@
 """The Python client and the Ceramic SDK for JavaScript read what each other wrote, by its fields.
 
-The SDK is that of test_interop_sdk.py. Its codecs are strict: they refuse unknown fields, and what
-they read, they must write again to the same bytes. Where RECON_TEST_CERAMIC_ONE names a binary of
-ceramic-one, the client also writes to such a node and reads from it.
+The SDK is as it is published on npm. It needs `node` and `npm`; the packages are those of
+package-lock.json, put into node_modules here by the first run, and where the npm registry is out of
+reach then, there is nothing to test with. Its codecs are strict: they refuse unknown fields, and
+what they read, they must write again to the same bytes. Where RECON_TEST_CERAMIC_ONE names a binary
+of ceramic-one, the client also writes to such a node and reads from it.
 """
 
 import json
@@ -12,9 +14,10 @@ from typing import Any
 
 import pytest
 from support import npm_packages
-from support.waiting import wait_until
+from support.waiting import equal, recon, wait_until
 
 from benchmarks.ceramic_one_node import BINARY_VARIABLE, CeramicOneNode, binary_from_environment
+from recon_node import __version__
 from recon_node.ceramic import EventKind
 from recon_node.client import (
     METAMODEL,
@@ -59,13 +62,20 @@ VOTE = ModelDefinition(
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[TestnetNode]:
-    with Testnet(1) as net:
-        yield net.nodes[0]
+def pair() -> Iterator[list[TestnetNode]]:
+    npm_packages.install(HERE)
+    with Testnet(2, flags=("--sync-interval", "1")) as net:
+        yield net.nodes
+
+
+@pytest.fixture
+def node(pair: list[TestnetNode]) -> TestnetNode:
+    """The one on which the SDK has not registered interests."""
+    return pair[1]
 
 
 def sdk(*args: str) -> Any:
-    npm_packages.install(HERE)
+    """Run the application; what it says."""
     return npm_packages.node(HERE, LIMIT, "sdk.mjs", *args)
 
 
@@ -120,6 +130,45 @@ CONTENTS = {
 }
 
 
+def test_the_client_reads_and_continues_what_the_sdk_wrote(pair: list[TestnetNode]) -> None:
+    """On another node, from which the SDK then reads both. The first test: no other events."""
+    here, there = pair
+    written = sdk("write", here.api_url)
+    assert written["version"] == __version__
+    key = Key.from_seed(b"\7" * 32)
+    assert written["did"] == key.did
+    wait_until(lambda: equal(pair))
+    with Ceramic(there.api_url, key=key) as ceramic:
+        documents = {name: ceramic.read(written["ids"][name]) for name in CONTENTS}
+        assert {name: document.content for name, document in documents.items()} == CONTENTS
+        assert documents["post"].metadata["shouldIndex"] is False
+        assert [len(ceramic.events(document.id)) for document in documents.values()] == [3, 3, 2]
+        assert all(
+            not document.rejected and not document.open_tips for document in documents.values()
+        )
+        ceramic.update(documents["post"].id, {"text": "fourth"})
+        same = ceramic.create(str(documents["vote"].model), {"topic": "tea", "yes": False})
+        assert same.id == documents["vote"].id  # both make the same deterministic document
+    wait_until(lambda: equal(pair))
+    read = sdk("read", there.api_url, json.dumps(written["ids"]))
+    states = read["states"]
+    assert {name: state["content"] for name, state in states.items()} == {
+        "post": {"text": "fourth"},
+        "profile": {"name": "Ada L."},
+        "vote": {"topic": "tea", "yes": False},
+    }
+    assert {state["metadata"]["controller"] for state in states.values()} == {written["did"]}
+    metadata = states["post"]["metadata"]
+    assert metadata["shouldIndex"] is False
+    assert metadata["modelVersion"].startswith("b")
+    assert metadata["model"] == written["ids"]["model"] == read["documentModel"]
+    assert read["definition"]["description"] == "A short text"
+    assert read["firstDefinition"]["description"] == "What someone has to say"
+    assert {"jws", "linkedBlock"} <= set(read["signedEvent"])
+    assert read["feedLength"] == recon(there)["head"]
+    assert read["missing"].startswith("Failed to fetch stream state: Stream not found")
+
+
 def test_the_sdk_reads_what_the_client_wrote(node: TestnetNode) -> None:
     key = Key.from_seed(b"\7" * 32)
     with Ceramic(node.api_url, key=key) as ceramic:
@@ -156,26 +205,6 @@ def test_the_sdk_knows_every_field_of_the_client_s_events(node: TestnetNode) -> 
             assert all(name.endswith("Init" if is_init else "Data") for name in seen[cid]["fits"])
     for state in seen.values():  # the unsigned ones, too
         assert state["fits"]
-
-
-def test_the_client_reads_and_continues_what_the_sdk_wrote(node: TestnetNode) -> None:
-    written = sdk("write", node.api_url)
-    key = Key.from_seed(b"\7" * 32)
-    assert written["did"] == key.did
-    with Ceramic(node.api_url, key=key) as ceramic:
-        documents = {name: ceramic.read(written["ids"][name]) for name in CONTENTS}
-        assert {name: document.content for name, document in documents.items()} == CONTENTS
-        assert documents["post"].metadata["shouldIndex"] is False
-        assert [len(ceramic.events(document.id)) for document in documents.values()] == [3, 3, 2]
-        assert all(
-            not document.rejected and not document.open_tips for document in documents.values()
-        )
-        ceramic.update(documents["post"].id, {"text": "fourth"})
-        same = ceramic.create(str(documents["vote"].model), {"topic": "tea", "yes": False})
-        assert same.id == documents["vote"].id  # both make the same deterministic document
-        states = sdk("read", node.api_url, json.dumps(written["ids"]))["states"]
-    assert states["post"]["content"] == {"text": "fourth"}
-    assert states["vote"]["content"] == {"topic": "tea", "yes": False}
 
 
 @pytest.mark.skipif(
