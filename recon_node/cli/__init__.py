@@ -49,7 +49,7 @@ _COMMANDS: Final = {
     "events": ("streams.event_commands", "Add events to a node, and read them."),
     "feed": ("streams.event_commands", "Print the feed: every event, in the order of delivery."),
     "id": ("config", "Print a node's peer id, and create its identity."),
-    "interests": ("interest_commands", "List and change what a node syncs with its peers."),
+    "interests": ("interest_commands", "List and change the interests of a node."),
     "key": ("streams.key_commands", "Make keys that sign events."),
     "model": (
         "streams.model_commands",
@@ -59,7 +59,7 @@ _COMMANDS: Final = {
     "restore": ("backup_commands", "Restore a node from a backup."),
     "run": ("run", "Run a node until SIGTERM, SIGHUP or Ctrl-C."),
     "snapshot": ("snapshot", "Make snapshots in object stores, and sync from them."),
-    "status": ("status", "Show what a node holds, and its latest syncs."),
+    "status": ("status", "Show the events of a node, and its latest syncs."),
     "store": ("store_commands", "Maintain the event log of a node: check, export, import."),
     "stream": ("streams.stream_commands", "List, draw, create, change and merge streams."),
     "tangle": ("streams.tangle_commands", "Threads of many authors: draw them, and reply."),

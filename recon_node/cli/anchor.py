@@ -43,7 +43,7 @@ _STATES: Final = ("waiting", "in_tree", "anchored", "covered")
 def anchor() -> None:
     """Anchor streams on a chain, and see when events were anchored.
 
-    A node anchors if its setting `anchor` says so; docs/how-to/anchors.md is the guide.
+    A node anchors if its setting `anchor` is set; docs/how-to/anchors.md is the guide.
 
     \b
     Examples:
@@ -134,7 +134,7 @@ def status(node: Connection, as_json: bool) -> None:
 def now(node: Connection) -> None:
     """Anchor the waiting events now, without waiting for the interval to pass."""
     node.request("POST", "/ceramic/anchors/now")
-    echo("A tree will be built of what waits: see `recon-node anchor status`.")
+    echo("A tree will be built of the waiting requests: see `recon-node anchor status`.")
 
 
 class _Requested(TypedDict):

@@ -1,4 +1,4 @@
-"""`recon-node interests`: what a node syncs with its peers."""
+"""`recon-node interests`: the interests of a node."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def interest_text(interest: ListedInterest) -> str:
 
 @click.group()
 def interests() -> None:
-    """List and change what a node syncs with its peers.
+    """List and change the interests of a node: the events that it syncs with its peers.
 
     A node without interests syncs everything on its network; the first interest narrows that. To
     set interests before the first sync, use the setting `interests` (`recon-node run --interest`).

@@ -62,9 +62,9 @@ def snapshot() -> None:
     """Make snapshots of a node's events in an object store, and sync nodes from them.
 
     A snapshot is a tree of the node's EventIds with the hash of each sub-tree (CIP-124, appendix
-    C), and packs with the events. The store only has to keep files: a reader finds out by itself
-    what it lacks, and fetches only that. Use snapshots to start new nodes, as backups and archives,
-    and to fill Spark tables.
+    C), and packs with the events. The store only has to keep files: a reader finds the missing
+    events by itself, and fetches only those. Use snapshots to start new nodes, as backups and
+    archives, and to fill Spark tables.
 
     \b
     URL is one of
@@ -134,7 +134,7 @@ def create(
     """Write a snapshot of a node's events to URL.
 
     The node may be running or not: this command reads its log beside it, and needs its data
-    directory (--data-dir). If URL has an earlier snapshot of this node, only what is new is
+    directory (--data-dir). If URL has an earlier snapshot of this node, only new events are
     written. The snapshot is signed by the node's key, and appears when it is complete; a command
     that was interrupted can be run again, and continues.
 
@@ -203,7 +203,7 @@ def sync(
     as_json: bool,
     settings: Settings,
 ) -> None:
-    """Fetch what a node lacks of the newest snapshot at each URL.
+    """Fetch the missing events of the newest snapshot at each URL.
 
     Sub-trees that the node already has are skipped by their hash. Every object is checked against
     its CID, and every event as if a peer had sent it. Several URLs are read one after the other:

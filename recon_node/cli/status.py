@@ -87,7 +87,7 @@ class _Status(Peers):
 @node_options
 @json_option
 def status(node: Connection, pending: bool, as_json: bool) -> None:
-    """Show what a node holds, its latest syncs, and the latest syncs that moved events.
+    """Show the events of a node, its latest syncs, and the latest syncs that moved events.
 
     Two nodes of one network without interests hold the same events if their sha256a is equal.
 

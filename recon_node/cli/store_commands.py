@@ -69,7 +69,7 @@ def store() -> None:
 @store.command("info", cls=DataDirCommand)
 @json_option
 def info(settings: Settings, as_json: bool) -> None:
-    """Show what the log contains.
+    """Show the contents of the log.
 
     \b
     Example:
@@ -211,7 +211,7 @@ def forget(whom: tuple[str, ...], yes: bool, settings: Settings, as_json: bool) 
     Name a stream by its StreamID, or all streams of a controller by its DID. Events keep their keys
     and feed positions, so that the node still has the same set as its peers, and does not fetch
     them again. Of later events of these streams, only the keys are stored. Peers, snapshots and
-    backups still have the events: docs/operations.md says what remains.
+    backups still have the events: docs/operations.md lists the remaining copies.
 
     \b
     Examples:

@@ -42,7 +42,7 @@ from recon_node.testnet import Testnet, TestnetError
 @click.option(
     "--anchor",
     is_flag=True,
-    help="Anchor what is written to the nodes every ten seconds, by a clock that proves nothing.",
+    help="Anchor written events every ten seconds, by a clock that proves nothing.",
 )
 @json_option
 def testnet(

@@ -209,8 +209,8 @@ for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
     multiple=True,
     metavar="DID",
     show_default="the key of the node at --url",
-    help="Use only a snapshot that this did:key has signed; can be repeated. 'anyone': whoever "
-    "signed it, who then decides what is in the tables.",
+    help="Use only a snapshot that this did:key has signed; can be repeated. 'anyone' trusts "
+    "any signer, who then decides the contents of the tables.",
 )
 @click.option("--once", is_flag=True, help="Stop at the feed's current head.")
 @click.option(

@@ -214,7 +214,7 @@ def query(
     ask(tables, text, at, as_json=as_json or not sys.stdout.isatty(), wide=wide)
 
 
-@click.command(short_help="Print what has changed in a table since the last time.")
+@click.command(short_help="Print the changes of a table since the last time.")
 @tables_option()
 @click.argument("name", metavar="TABLE")
 @click.option("--since", metavar="TOKEN", help="The token that the last call printed.")
@@ -386,7 +386,7 @@ def forget(tables: Location, whom: tuple[str, ...], yes: bool, as_json: bool) ->
 
     Name a stream by its StreamID, or all streams of a controller by its DID. In raw_events, the
     rows stay without the bytes of the events; later events of these streams are left out as well.
-    Stop spark-sink run first. docs/tables.md says what remains elsewhere.
+    Stop spark-sink run first. docs/tables.md lists the copies elsewhere.
 
     \b
     Examples:
@@ -409,7 +409,7 @@ def forget(tables: Location, whom: tuple[str, ...], yes: bool, as_json: bool) ->
             click.confirm(text, abort=True, err=True)
         rows = forget_streams(tables, streams)
     lines = [f"{name:24} {count:>8} rows" for name, count in rows.items()]
-    lines.append("The node and its peers still have the events: docs/tables.md says what remains")
+    lines.append("The node and its peers still have the events: docs/tables.md lists the copies")
     facts = {"streams": len(streams), "tables": rows}
     print_result(facts, "\n".join(lines), as_json=as_json)
 

@@ -70,7 +70,9 @@ class Kafka:
         try:  # librdkafka's binding would crash
             "".join([prefix, *texts, *texts.values()]).encode()
         except UnicodeEncodeError:  # it quotes passwords
-            raise SinkError("what Kafka is told is not text in UTF-8") from None
+            raise SinkError(
+                "the address, the prefix or a setting of Kafka is not text in UTF-8"
+            ) from None
         self._prefix = prefix
         self._refusal: KafkaError | None = None
         self._settings: dict[str, Any] = {**_QUIET, **texts, "error_cb": self._note}

@@ -399,8 +399,9 @@ def test_an_export_says_at_once_which_setting_of_kafka_is_wrong(filled: Path) ->
         'Error: a setting of Kafka cannot be used: No such configuration property: "nonsense"'
     )
     assert "an option has the form KEY=VALUE" in refused(*words, "nonsense", code=2)
+    words_of_refusal = "Error: the address, the prefix or a setting of Kafka is not text in UTF-8"
     for setting in ("\udcff=1", "sasl.password=\udcff"):
-        assert refused(*words, setting) == "Error: what Kafka is told is not text in UTF-8"
+        assert refused(*words, setting) == words_of_refusal
 
 
 def refusing_broker(listener: socket.socket) -> None:

@@ -97,8 +97,8 @@ def push(
 
     Files and directories become UnixFS, with the CIDs of `ipfs add --cid-version=1
     --chunker=size-262144`, also if permissions or times are kept. Symlinks in a directory are kept
-    as they are; sockets, FIFOs and devices are left out. Prints the root CID. What the node already
-    has is not sent again, so an interrupted push continues when you run it again.
+    as they are; sockets, FIFOs and devices are left out. Prints the root CID. Blocks that the
+    node has are not sent again, so an interrupted push continues when you run it again.
 
     \b
     Examples:
@@ -155,7 +155,7 @@ def push(
     help="Write nothing if more of the disk would be taken: a small DAG can be a huge directory.",
 )
 @number_option(
-    "--timeout", 300.0, "SECONDS", "How long to wait for what the node does not have yet.", least=0
+    "--timeout", 300.0, "SECONDS", "How long to wait for blocks that the node lacks.", least=0
 )
 @node_options
 @json_option
@@ -171,7 +171,7 @@ def pull(
 ) -> None:
     """Get a DAG by its root CID, or by an identifier (did:key:...) that resolves to it.
 
-    The node fetches from its peers what it lacks, and keeps it, so an interrupted pull continues
+    The node fetches missing blocks from its peers, and keeps them, so an interrupted pull continues
     when you run it again. Every block is checked; the file appears when it is complete. If the
     command is stopped, nothing is left behind.
 
@@ -220,7 +220,7 @@ def pull(
 @node_options
 @json_option
 def status(cid: str, node: Connection, as_json: bool) -> None:
-    """Show how much of the DAG CID a node has, and what is missing.
+    """Show how much of the DAG CID a node has, and its missing blocks.
 
     Exit code 1 if anything is missing.
 

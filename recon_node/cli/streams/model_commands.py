@@ -149,7 +149,7 @@ def new_model(definition: dict[str, Any], ceramic: Ceramic, as_json: bool) -> No
     """Create a model from its DEFINITION, and print its StreamID.
 
     DEFINITION is a JSON object, @FILE, or - for standard input: version, name, schema,
-    accountRelation and so on, see docs/api.md. What is missing and has a default is added: version
+    accountRelation and so on, see docs/api.md. Missing fields with a default are added: version
     2.0, an account relation of the type list, and no interface.
 
     \b
