@@ -46,6 +46,17 @@ _REF_IS_ALONE: Final = (*_OLDEST, "draft-07")
 """Drafts in which nothing else counts beside `$ref`."""
 MAX_BACKTRACKED: Final = 1_000
 """Characters of a text that is matched with look-around; a longer one does not match."""
+_CLASSES: Final = {
+    r"\d": "0-9",
+    r"\D": r"\u{0}-/:-\u{10ffff}",
+    r"\w": "0-9A-Z_a-z",
+    r"\W": r"\u{0}-/:-@\[-\^`{-\u{10ffff}",
+    r"\s": r"\u{9}-\u{d} \u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}"
+    r"\u{feff}",
+    r"\S": r"\u{0}-\u{8}\u{e}-\u{1f}!-\u{9f}\u{a1}-\u{167f}\u{1681}-\u{1fff}\u{200b}-\u{2027}"
+    r"\u{202a}-\u{202e}\u{2030}-\u{205e}\u{2060}-\u{2fff}\u{3001}-\u{fefe}\u{ff00}-\u{10ffff}",
+}
+"""The characters that JavaScript's escapes stand for."""
 _DYNAMIC: Final = {"2019-09": "$recursiveRef", "2020-12": "$dynamicRef"}
 """Keywords that mean the same as `$ref` where a schema has no part with an `$id`."""
 
@@ -118,10 +129,27 @@ def _guard(part: dict[str, Any]) -> None:
     checked = {
         "if": is_long,
         "then": {"maxLength": MAX_BACKTRACKED},
-        "else": {"pattern": part.pop("pattern")},
+        "else": {"pattern": _as_in_javascript(part.pop("pattern"))},
     }
     others = part.get("allOf")
     part["allOf"] = [*(others if isinstance(others, list) else ()), checked]
+
+
+def _as_in_javascript(pattern: str) -> str:
+    """Write out the escapes that the engine takes for Unicode's classes where it backtracks."""
+    in_class = False
+
+    def written_out(found: re.Match[str]) -> str:
+        nonlocal in_class
+        token = found[0]
+        if token in ("[", "]"):
+            in_class = token == "["
+        characters = _CLASSES.get(token)
+        if characters is None:
+            return token
+        return characters if in_class else f"[{characters}]"
+
+    return re.sub(r"\\.|[\[\]]", written_out, pattern, flags=re.DOTALL)
 
 
 class _Places:

@@ -94,6 +94,9 @@ def _moved(keyword: str) -> dict[str, Any]:
         (DURATION, "-P1DT-2H", None),
         (DURATION, "P1DT", "does not match"),
         (DURATION, 1, None),
+        (DURATION, "P\u0663D", "does not match"),  # an Arabic digit
+        ({"pattern": r"^(?!b)[^\W_]\d\D\s\S\\d$"}, "a1é\ufeffé\\d", None),
+        ({"pattern": r"^(?!b)\w|\\\d$"}, "é\\\u0663", "does not match"),
         ({"pattern": r"^(\w+) \1$", "allOf": [{"minLength": 5}]}, "ab ab", None),
         ({"pattern": r"^(\w+) \1$", "allOf": [{"minLength": 5}]}, "a a", "shorter"),
         ({"pattern": "^a(?!b)"}, "a" * 1000, None),
