@@ -8,6 +8,7 @@ import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from spark_helpers import PATIENCE
 from support.waiting import finished, wait_until
 
 from spark_sink.run.feed_reader import _STARTS
@@ -91,7 +92,7 @@ class Programs:
             [str(part) for part in command],
             env=self.environment | environment,
             cwd=self.directory,
-            timeout=180,
+            timeout=5 * PATIENCE,  # as for a `spark-sink run` in a process of its own
         )
 
     def close(self) -> None:
