@@ -17,8 +17,6 @@ import pytest
 import structlog
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
-from hypothesis.internal import charmap
-from hypothesis.internal.intervalsets import IntervalSet
 from support import forking
 from support.watchdog import limited
 from xdist.scheduler.loadfile import LoadFileScheduling
@@ -63,10 +61,6 @@ settings.register_profile(
 )
 settings.register_profile("long", parent=settings.get_profile("suite"), max_examples=20_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
-# All but the surrogates; in a fresh checkout, each process would find out in two seconds of CPU.
-_UTF_8 = IntervalSet(((0, 0xD7FF), (0xE000, sys.maxunicode))), IntervalSet(())
-_find_out = charmap.intervals_from_codec
-charmap.intervals_from_codec = lambda name: _UTF_8 if name == "utf-8" else _find_out(name)
 
 
 def pytest_report_header() -> str:
