@@ -42,7 +42,7 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends libgmp10 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 recon \
-    && install -d -o recon /data /tables /bootstrap \
+    && install -d -o recon /data /tables /bootstrap /snapshots \
     && python -m compileall -q -x site-packages "$(python -c 'import os; print(os.path.dirname(os.__file__))')"
 ENV PATH=/opt/recon/bin:$PATH PYTHONUNBUFFERED=1
 COPY --from=dependencies /opt/recon /opt/recon
