@@ -48,13 +48,13 @@ MAX_BACKTRACKED: Final = 1_000
 """Characters of a text that is matched with look-around; a longer one does not match."""
 _CLASSES: Final = {
     r"\d": "0-9",
-    r"\D": r"\u{0}-/:-\u{10ffff}",
+    r"\D": r"\u0000-/:-\u{10ffff}",
     r"\w": "0-9A-Z_a-z",
-    r"\W": r"\u{0}-/:-@\[-\^`{-\u{10ffff}",
-    r"\s": r"\u{9}-\u{d} \u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}"
-    r"\u{feff}",
-    r"\S": r"\u{0}-\u{8}\u{e}-\u{1f}!-\u{9f}\u{a1}-\u{167f}\u{1681}-\u{1fff}\u{200b}-\u{2027}"
-    r"\u{202a}-\u{202e}\u{2030}-\u{205e}\u{2060}-\u{2fff}\u{3001}-\u{fefe}\u{ff00}-\u{10ffff}",
+    r"\W": r"\u0000-/:-@\[-\^`{-\u{10ffff}",
+    r"\s": r"\u0009-\u000d \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+    r"\ufeff",
+    r"\S": r"\u0000-\u0008\u000e-\u001f!-\u009f\u00a1-\u167f\u1681-\u1fff\u200b-\u2027"
+    r"\u202a-\u202e\u2030-\u205e\u2060-\u2fff\u3001-\ufefe\uff00-\u{10ffff}",
 }
 """The characters that JavaScript's escapes stand for."""
 _DYNAMIC: Final = {"2019-09": "$recursiveRef", "2020-12": "$dynamicRef"}

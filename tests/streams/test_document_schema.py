@@ -326,6 +326,10 @@ print(resident() - before)
 """
 
 
+def test_nothing_that_an_escape_is_written_out_to_is_priced_as_a_repetition() -> None:
+    assert DocumentSchema({"pattern": r"(?!a)\s"}).memory < 1024
+
+
 def test_the_patterns_of_a_schema_hold_what_they_may() -> None:
     """They were compiled twice, for whole documents and for single members: 60 MiB here."""
     held = int(
