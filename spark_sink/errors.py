@@ -189,12 +189,13 @@ def cannot_open(path: TablePath, error: Exception | str) -> TablesError:
     if NOT_ALLOWED in reason:
         return TablesError(f"cannot open the table {path}: this user may not read it ({reason})")
     reason = shorten(reason, _MAX_REASON, placeholder=" ...")
-    says_what_no_other_does = path.name in ("raw_events", "unprocessed_streams")
+    # The others are computed again by the next run.
+    needs_rebuild = path.name in ("raw_events", "unprocessed_streams")
     return TablesError(
         f"cannot open the table {path}: {reason}; if it is damaged, delete it"
         + (
             f" and rebuild it with {rebuild_command(path)}"
-            if says_what_no_other_does
+            if needs_rebuild
             else ", and it will be rebuilt"
         )
     )
