@@ -20,9 +20,10 @@ from libp2p import new_host
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.exceptions import CryptographyError
 from libp2p.crypto.pb.crypto_pb2 import KeyType, PublicKey
-from libp2p.crypto.rsa import RSAPublicKey
 from libp2p.crypto.serialization import deserialize_public_key
+from libp2p.peer.envelope import consume_envelope
 from libp2p.peer.id import ID
+from libp2p.peer.pb.envelope_pb2 import Envelope
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
 from libp2p.stream_muxer.exceptions import MuxedStreamError
 from multiaddr import Multiaddr
@@ -93,7 +94,7 @@ def test_public_rsa_keys_are_read_as_by_the_library():
     info = serialization.PublicFormat.SubjectPublicKeyInfo
     data = key.public_bytes(serialization.Encoding.DER, info)
     message = PublicKey(key_type=KeyType.RSA, data=data).SerializeToString()
-    assert deserialize_public_key(message).impl == RSAPublicKey.from_bytes(data).impl
+    assert deserialize_public_key(message).impl == RSA.import_key(data)
 
 
 def rsa_key(bits: int, *parts: int) -> bytes:
@@ -116,6 +117,9 @@ def test_other_rsa_keys_are_refused(data: bytes, words: str):
     message = PublicKey(key_type=KeyType.RSA, data=data).SerializeToString()
     with pytest.raises(CryptographyError, match=words):
         deserialize_public_key(message)
+    record = Envelope(public_key={"Type": KeyType.RSA, "Data": data}).SerializeToString()
+    with pytest.raises(CryptographyError, match=words):
+        consume_envelope(record, "libp2p-peer-record")
 
 
 # --- GuardedHost -----------------------------------------------------------------------------

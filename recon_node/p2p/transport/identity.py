@@ -140,13 +140,15 @@ def _short_part(self: Any, proto: Any, buf: bytes) -> str:
 def bound_rsa_keys() -> None:
     """Take no RSA keys of peers but short public ones. Applies to the whole process; idempotent.
 
-    Stock also takes private keys of any size, and tests whether their factors are prime, before the
-    peer is authenticated: one of 64 KiB takes minutes.
+    Stock also takes private keys of any size, and tests whether their factors are prime: one of
+    64 KiB takes minutes. Keys come before the peer is authenticated, and in the signed records of
+    identify and of the DHT.
     """
-    key_type_to_public_key_deserializer[KeyType.RSA.value] = _read_rsa_key
+    RSAPublicKey.from_bytes = classmethod(_read_rsa_key)  # type: ignore[assignment, method-assign]
+    key_type_to_public_key_deserializer[KeyType.RSA.value] = RSAPublicKey.from_bytes
 
 
-def _read_rsa_key(data: bytes) -> RSAPublicKey:
+def _read_rsa_key(kind: type[RSAPublicKey], data: bytes) -> RSAPublicKey:
     if len(data) > MAX_RSA_KEY:
         raise CryptographyError(f"an RSA key of {len(data)} bytes; at most {MAX_RSA_KEY} are read")
     try:
@@ -158,4 +160,4 @@ def _read_rsa_key(data: bytes) -> RSAPublicKey:
     numbers = key.public_numbers()
     if numbers.e >= _MAX_EXPONENT:
         raise CryptographyError("the exponent of an RSA key has more than 31 bits")
-    return RSAPublicKey(RSA.construct((numbers.n, numbers.e), consistency_check=False))
+    return kind(RSA.construct((numbers.n, numbers.e), consistency_check=False))
