@@ -62,6 +62,9 @@ _CACHE_SIZE: Final = 1024
 """Transactions that are remembered with their blocks."""
 _CACHED_INPUT: Final = 200
 """Characters of input; a transaction with more is not remembered. Anchors have fewer."""
+_TRIES_TO_CONFIRM: Final = 100
+"""Lookups after which an unconfirmed transaction counts as unknown: no block takes it any more. At
+the pauses below, that is 15 hours."""
 _LONGEST_SLEEP: Final = 3600.0
 """Seconds after which the queue is looked at again in any case."""
 _AFTER_STORE_ERROR: Final = 5.0
@@ -101,6 +104,7 @@ async def open_anchors(
 
     Raises:
         ChainError: an endpoint serves another chain than the one it is set for.
+        StoreError: the disk failed.
     """
     reports = [ChainReport(chain_id) for chain_id in settings.providers]
     async with AsyncExitStack() as stack:
@@ -111,6 +115,8 @@ async def open_anchors(
         if not providers and not settings.development_time:
             logger.info("No chain_rpc is set: time events stay pending")
         await _check_providers(providers, settings.start_patience)
+        clock = [DEVELOPMENT_CHAIN] if settings.development_time else []
+        await store.ask_chains([*settings.providers, *clock])
         async with trio.open_nursery() as nursery:
             for provider, report in zip(providers, reports, strict=True):
                 nursery.start_soon(_Follower(provider, report, store, now, jitter).run)
@@ -285,7 +291,8 @@ class _Follower:
             else:
                 wait = _DELAYS[outcome.kind].wait(proof.tries + 1, self._jitter())
                 postponed.append((proof.cid, self._now() + wait))
-                if outcome.kind == "unknown":
+                is_stuck = outcome.kind == "unconfirmed" and proof.tries >= _TRIES_TO_CONFIRM
+                if outcome.kind == "unknown" or is_stuck:
                     not_found.append(proof.cid)
         if settled:
             await self._store.settle_proofs(settled)

@@ -31,6 +31,7 @@ from recon_node.recon import KeyRange, KeyStore, KeyView, id_of, intersect_range
 from recon_node.store.damage import DamageWatch
 from recon_node.store.db.log import Committed, EventLog
 from recon_node.store.db.settling import (
+    ask_chains,
     commit_proofs,
     forget_far_dues,
     postpone_proofs,
@@ -268,6 +269,15 @@ class Store:
                 return find_time(log.connection, time, log.now(), log.marks.head)
 
         return await self._writer.ask(find)
+
+    async def ask_chains(self, chains: Collection[str]) -> None:
+        """Note which chains are asked about anchors (CAIP-2): time events of others make room for
+        theirs.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        await self._writer.run(partial(ask_chains, self._writer.log, chains))
 
     async def settle_proofs(self, verdicts: Sequence[tuple[CID, int | str]]) -> None:
         """Record the outcomes of lookups of proofs: the time of the block, in Unix seconds, or why

@@ -255,8 +255,8 @@ class StoreSettings:
     init event is missing, and time events whose anchor was not looked up.
 
     Beyond it, such an event is refused for now, or takes the place of a time event whose
-    transaction the chain does not have; no valid event is lost by this (docs/admission.md).
-    Without a limit, anyone could fill the disk.
+    transaction the chain does not have, or whose chain this node does not ask; no valid event is
+    lost by this (docs/admission.md). Without a limit, anyone could fill the disk.
     """
     max_waiting_bytes: Annotated[int, Setting(), Field(ge=0)] = 4 * 1024**3
     """The same limit by the size of these events, in bytes."""

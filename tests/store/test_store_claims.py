@@ -203,7 +203,7 @@ async def test_events_without_history_are_kept_up_to_a_bound(tmp_path: Path) -> 
     async with open_store(tmp_path, NETWORK, settings=bounds) as store:
         verdicts = await store.admit_remote([world.offer(event) for event in others])
         assert [v.status for v in verdicts] == ["new"] * 5 + ["refused"] * 3
-        assert "no room for more events whose init event is missing" in (verdicts[-1].reason or "")
+        assert "no room for more events whose history is missing" in (verdicts[-1].reason or "")
         assert not store.is_ruled_out(world.event_id(others[-1]))
         await store.admit_remote([world.offer(init)])
         await store.admit_remote(world.offers())

@@ -9,13 +9,15 @@ from bare_log import BareLog
 from capabilities import SESSION, capability
 from store_helpers import KEYS, MODEL, NETWORK, World, controller, feed_of
 
-from recon_node.ceramic import EventId
+from recon_node.ceramic import Event, EventId
 from recon_node.ceramic.auth.did import sign
 from recon_node.ceramic.auth.envelope import Envelope
-from recon_node.ceramic.builder import controller_of, data_event
+from recon_node.ceramic.builder import controller_of, data_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import StoreSettings, open_store
 from recon_node.store.admission.ladder import Ladder
+from recon_node.store.admission.records import Share
+from recon_node.store.db.settling import ask_chains, postpone_proofs
 
 
 def signed_with(more: str, payload: object, blocks: dict[CID, bytes]) -> tuple[CID, bytes]:
@@ -95,3 +97,106 @@ async def test_what_one_thread_can_read_and_another_cannot_keeps_no_stream_out(t
         [verdict] = await store.admit_remote([world.offer(init)])
         assert (verdict.status, verdict.position) == ("new", 21)
         assert init.cid in {row.event_cid for row in await feed_of(store)}
+
+
+ASKED = "eip155:11155111"
+
+
+def looked_up(log: BareLog) -> None:
+    """The chain that is asked has none of the transactions."""
+    sql = "SELECT proof FROM proofs WHERE due NOTNULL AND chain_id = ?"
+    unknown = [CID(proof) for (proof,) in log.connection.execute(sql, (ASKED,))]
+    postpone_proofs(log, [(proof, 1_700_000_100.0) for proof in unknown], unknown)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize(
+    "on_top",
+    [
+        "nothing",
+        "a missing prev below",
+        "another chain",
+        "a signed event",
+        "a signed event that came first",
+        "a signed event that waits",
+        "a signed event on a time event",
+        "a time event on another chain",
+        "an orphan",
+        "a badly signed event",
+    ],
+)
+def test_made_up_time_events_keep_none_out_for_good(tmp_path: Path, on_top: str, guarded: bool):
+    """Whatever they are about, and whatever builds on them."""
+    world = World(0, streams=0, events=0)
+    theirs, own = world.start(KEYS[0], b"theirs"), world.start(KEYS[1], b"own")
+    few = StoreSettings(synchronous="normal", verifiers=0, max_waiting=8)
+    count = iter(range(1_000))
+
+    def made_up(prev: CID = theirs.cid, chain_id: str = ASKED) -> Event:
+        tx_hash = next(count).to_bytes(32, "big")
+        return world.add(time_event(theirs, prev, tx_hash=tx_hash, chain_id=chain_id))
+
+    def offers() -> list[list[tuple[EventId, bytes]]]:
+        """What a stranger sends, in batches."""
+        event = made_up(chain_id="eip155:1" if on_top == "another chain" else ASKED)
+        offer = world.offer(event)
+        match on_top:
+            case "a missing prev below":
+                missing = world.extend(theirs.cid, [theirs.cid], next(count))
+                return [[world.offer(made_up(missing.cid))]]
+            case "a signed event":
+                return [[offer, world.offer(world.extend(theirs.cid, [event.cid], 0))]]
+            case "a signed event that came first":
+                return [[world.offer(world.extend(theirs.cid, [event.cid], 0))], [offer]]
+            case "a signed event that waits":
+                missing = world.extend(theirs.cid, [theirs.cid], next(count))
+                above = world.extend(theirs.cid, [event.cid, missing.cid], 0)
+                return [[world.offer(above)], [offer]]
+            case "a signed event on a time event":
+                second = made_up(event.cid)
+                above = world.extend(theirs.cid, [second.cid], 0)
+                return [[offer, world.offer(second), world.offer(above)]]
+            case "a time event on another chain":
+                return [[offer, world.offer(made_up(event.cid, "eip155:1"))]]
+            case "an orphan":
+                orphan = data_event(KEYS[2], missing_init, [event.cid], 0)
+                name = EventId.build(NETWORK, "any", controller(2), missing_init, 2, orphan.cid)
+                return [[offer], [(name, orphan.car)]]
+            case "a badly signed event":
+                forged = world.add(data_event(KEYS[2], theirs, [event.cid], 0))
+                return [[offer], [world.offer(forged)]]
+        return [[offer]]
+
+    missing_init = CID.of(DAG_CBOR, b"nowhere")
+    with closing(BareLog(tmp_path, few, guarded=guarded)) as log:
+        ask_chains(log, [ASKED])
+        log.admit([world.offer(theirs), world.offer(own)])
+        for _ in range(12):
+            for batch in offers():
+                log.admit(batch)
+        looked_up(log)
+        anchor = world.add(time_event(own, own.cid, tx_hash=b"own " * 8))
+        verdicts = [log.admit([world.offer(anchor)])[0].status for _ in range(9)]
+        assert "new" in verdicts
+        assert log.marks.shares[Share.UNPROVEN].events <= 8
+    with closing(BareLog(tmp_path, few, guarded=guarded)) as log:
+        assert log.admit([world.offer(anchor)])[0].status == "known"
+
+
+def test_time_events_of_a_chain_that_is_not_asked_take_no_place_of_others(tmp_path: Path) -> None:
+    """Nor do others give way before it is known which chains are asked, or if none is."""
+    world = World(0, streams=0, events=0)
+    init = world.start(KEYS[0], b"u")
+    few = StoreSettings(synchronous="normal", verifiers=0, max_waiting=1)
+    first, second, third = (
+        world.add(time_event(init, init.cid, tx_hash=bytes([n]) * 32, chain_id=f"eip155:{n}"))
+        for n in (1, 2, 3)
+    )
+    with closing(BareLog(tmp_path, few)) as log:
+        assert [v.status for v in log.admit(map(world.offer, (init, first)))] == ["new", "new"]
+        for chains in [], ["eip155:1"], ["eip155:3"], []:
+            ask_chains(log, chains)
+            assert [v.status for v in log.admit([world.offer(second)])] == ["refused"]
+        ask_chains(log, ["eip155:3"])
+        assert [v.status for v in log.admit([world.offer(third)])] == ["new"]
+        assert log.keys == sorted(map(world.event_id, (init, third)))

@@ -24,7 +24,8 @@ UNCOVERED as well, until a valid data event covers it, and such a time event unt
 its anchor was looked up. What comes from the node's own clients needs no cover: they answer for it.
 
 An event that costs its maker nothing needs room in a share (`records.Share`). Without room it is
-refused for now, unless a valid event waits for it, or others of its kind give way.
+refused for now, unless a valid event waits for it, or others give way. Only a time event whose
+chain is asked makes others give way.
 
 A step that fails refuses the EventId permanently. Most faults lie in the EventId (a wrong height,
 say), so the event can still arrive under the right one, and what builds on it keeps waiting. Some
@@ -44,7 +45,7 @@ else, both are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from recon_node.ceramic import (
@@ -103,6 +104,7 @@ class Ladder:
         network: of all events.
         limits: how large each share may be.
         guarded: whether a write policy decides in whose name streams are.
+        chains: those that are asked about anchors (CAIP-2); None: it is not known which.
     """
 
     def __init__(
@@ -113,12 +115,14 @@ class Ladder:
         limits: Mapping[Share, Amount],
         *,
         guarded: bool,
+        chains: Collection[str] | None = None,
     ) -> None:
         self._known = known
         self._marks = marks
         self._network = network
         self._limits = limits
         self._guarded = guarded
+        self._chains = chains
         self._covered: set[CID] = set()
         """Events that a valid data event covers, or for which a client of this node answers."""
         self._moved_by_cover: list[CID] = []
@@ -304,16 +308,27 @@ class Ladder:
         while not (self._marks.taken(share) + Amount(1, record.size)).fits(limit):
             if (yield from self._has_valid_waiter(record)):
                 return True
-            if share is not Share.UNPROVEN:
+            if share is not Share.UNPROVEN or not self._is_asked(record):
                 return False
             if self._known.evictable is None:
                 yield Want(evictable=True)
             if not self._known.evictable:
                 return False
-            loser = self._known.evictable.pop()
-            if loser.refusal is None and loser.state < DELIVERED:
+            loser, is_backed = self._known.evictable.pop()
+            if loser.refusal is not None or loser.state is DELIVERED:
+                continue
+            if is_backed:
+                self._marks.count(loser, -1)
+                loser.is_backed = True
+                self._marks.count(loser)
+            elif not self._known.is_built_on(loser.cid):  # as by an event of this batch
                 self._drop(loser, no_room(share, limit))
         return True
+
+    def _is_asked(self, record: Record) -> bool:
+        """Return whether the chain of a new time event is asked about its anchor."""
+        proof = None if record.event is None else record.event.proof
+        return proof is not None and (self._chains is None or proof.chain_id in self._chains)
 
     def _has_valid_waiter(self, record: Record) -> Inquiry[bool]:
         """Return whether a valid data event waits for a record, directly or through others."""

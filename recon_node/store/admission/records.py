@@ -7,16 +7,19 @@ all its events. The log has a row for each.
 *Shares.* Whoever signs an event may write to its stream; what they sign takes as much room as it
 needs. Other events need no key that matters, so anybody can make any number of them:
 
-- `ORPHAN`: its stream's init event is not here, so nobody knows who may have signed it;
+- `ORPHAN`: its stream's init event is not here, so nobody knows who may have signed it; or it is a
+  time event whose prev is not here;
 - `UNCOVERED`: a badly signed event, or an unsigned init event where a write policy decides in whose
   name streams are: it waits for a valid data event of the stream's controller;
-- `UNPROVEN`: a time event whose transaction was not looked up.
+- `UNPROVEN`: a time event whose transaction was not looked up. Once a signed event builds on it,
+  it is *backed*, and takes no more room than what is signed.
 
 Each kind has a share, and those beyond it are refused *for now*, or take the place of others of
 their kind. So they never take room from each other, nor from what is signed. No valid event is
 lost: an event whose history is here leaves its share at once, and one for which a valid event waits
 needs no room in it. Only time events have to wait for a lookup: there, those whose transaction the
-chain does not have make room for others.
+chain does not have, or whose chain this node does not ask, make room for others. Nothing that costs
+its maker nothing keeps them from that (`recon_node.store.db.proofs.Evictable`).
 
 `Marks` count how much of each share is taken, with whatever else a batch moves on.
 
@@ -110,6 +113,8 @@ class Record:
     logged_watch: CID | None = None
     is_unproven: bool = False
     """Whether it is UNCOVERED only because its anchor was not looked up."""
+    is_backed: bool = False
+    """Whether it is a time event that was found to have a signed event above it."""
     was_withheld: bool = False
     """Whether it was withheld when it was loaded from the log."""
 
@@ -185,7 +190,7 @@ _model = lru_cache(maxsize=1024)(StreamId.parse)
 class Share(Enum):
     """A kind of events that cost their maker nothing."""
 
-    ORPHAN = "events whose init event is missing"
+    ORPHAN = "events whose history is missing"
     UNCOVERED = "events that no valid event covers"
     UNPROVEN = "time events that no lookup has proven"
 
@@ -211,14 +216,14 @@ _WITHHELD: Final = 16_384
 """The other shares, where these events are withheld from peers: their EventIds are in memory."""
 
 
-def share_of(kind: EventKind, state: State, *, badly_signed: bool) -> Share | None:
+def share_of(kind: EventKind, state: State, *, badly_signed: bool, is_backed: bool) -> Share | None:
     """Return the share that an event is in; None if it needs none."""
     if badly_signed:
         return Share.UNCOVERED if state < PENDING else None
-    if state is ORPHAN:
+    if state is ORPHAN or (kind is TIME and state is WAITING):
         return Share.ORPHAN
     if kind is TIME:
-        return Share.UNPROVEN if state < DELIVERED else None
+        return None if is_backed or state is DELIVERED else Share.UNPROVEN
     return Share.UNCOVERED if state is UNCOVERED else None
 
 
@@ -226,7 +231,10 @@ def share_of_record(record: Record) -> Share | None:
     """Return the share that a record is in; None if it needs none, or was refused."""
     if record.refusal is not None or record.state is DELIVERED:
         return None
-    return share_of(record.kind, record.state, badly_signed=record.fault is not None)
+    badly_signed = record.fault is not None
+    return share_of(
+        record.kind, record.state, badly_signed=badly_signed, is_backed=record.is_backed
+    )
 
 
 def no_room(share: Share, limit: Amount) -> Refusal:
@@ -314,7 +322,7 @@ class Want(NamedTuple):
     cars: Collection[Record] = ()
     """The CARs of these records."""
     evictable: bool = False
-    """Records of time events that may make room for others."""
+    """Records that may make room for time events."""
 
 
 Inquiry = Generator[Want, None, T]
@@ -339,8 +347,8 @@ class Known:
     """Proofs whose transactions the chain did not have when they were looked up."""
     cars: dict[Record, bytes | Damage] = field(default_factory=dict)
     """CARs that were asked for."""
-    evictable: list[Record] | None = None
-    """Time events that may make room for others; None until asked for."""
+    evictable: list[tuple[Record, bool]] | None = None
+    """What may make room for time events, and whether by being backed; None until asked for."""
     events: set[CID] = field(default_factory=set)
     """Events of which all is known."""
     forgotten: frozenset[bytes] = frozenset()
@@ -394,6 +402,10 @@ class Known:
     def may_be_waited_for(self, cid: CID) -> bool:
         """Return whether an undelivered record may build on that event."""
         return cid not in self.unwaited or bool(self._waiters.get(cid))
+
+    def is_built_on(self, cid: CID) -> bool:
+        """Return whether a record of a stream that is known builds on that event, of those here."""
+        return any(record.state > ORPHAN for record in self._waiters.get(cid, ()))
 
     def moved(self, cid: CID) -> Moved:
         """Return that event as one that has moved, or that was refused."""

@@ -163,6 +163,8 @@ class EventLog:
         marks: where the log stands after the last commit.
         own_streams: the latest streams of which it is noted that a client wrote to them.
         last_release: the CID of the release that was looked at last.
+        evictable: finds what may make room for time events.
+        chains: those that are asked about anchors (CAIP-2); None: it is not known which.
         epoch: a UUID; feed positions are meaningful only together with it.
 
     Raises:
@@ -187,6 +189,8 @@ class EventLog:
         self.limits = share_limits(settings, guarded=guarded)
         self.own_streams = Latest[CID, None](_OWN_STREAMS)
         self.last_release = b""
+        self.evictable = proofs.Evictable()
+        self.chains: Collection[str] | None = None
         self.connection = log_schema.open_database(data_dir, network, settings.synchronous)
         with explained_errors(self.path), ExitStack() as opened:
             opened.callback(self.connection.close)
@@ -341,14 +345,17 @@ class EventLog:
             "(SELECT ifnull(max(id), 0) FROM events)"
         ).fetchone()
         undelivered = self.connection.execute(
-            f"SELECT kind, state, {FAULT} IS NOT NULL, substr(car, 1, 9), length(car) "
-            "FROM events JOIN cars USING (id) WHERE position IS NULL"
+            f"SELECT kind, state, {FAULT} IS NOT NULL, backed, substr(car, 1, 9), length(car) "
+            "FROM events JOIN cars USING (id) LEFT JOIN anchors ON event = events.id "
+            "WHERE position IS NULL"
         )
         waiting = 0
         shares: dict[Share, Amount] = {}
-        for kind, state, badly_signed, *size in undelivered:
+        for kind, state, badly_signed, backed, *size in undelivered:
             waiting += state < PENDING
-            share = share_of(EventKind(kind), State(state), badly_signed=badly_signed)
+            share = share_of(
+                EventKind(kind), State(state), badly_signed=badly_signed, is_backed=bool(backed)
+            )
             if share is not None:
                 shares[share] = shares.get(share, Amount()) + Amount(1, full_size(*size))
         return Marks(head, row, waiting, shares, has_releases(self.connection))
@@ -370,8 +377,15 @@ class Change:
     def __init__(self, log: EventLog, marks: Marks) -> None:
         self._log = log
         self._marks = marks
-        self.loader = BatchLoader(log.connection)
-        self.ladder = Ladder(self.loader.known, marks, log.network, log.limits, guarded=log.guarded)
+        self.loader = BatchLoader(log.connection, log.evictable)
+        self.ladder = Ladder(
+            self.loader.known,
+            marks,
+            log.network,
+            log.limits,
+            guarded=log.guarded,
+            chains=log.chains,
+        )
 
     def move(self, records: Iterable[Record]) -> None:
         """Move records of the log, and what waits for them."""
@@ -397,7 +411,9 @@ class Change:
         if any(r.kind is TIME for r in touched):
             proofs.insert_proofs(connection, added)
             unproven = [r for r in touched if r.is_unproven]
-            proofs_added = proofs.await_lookup(connection, [*changed, *unproven], log.now())
+            queued = [*changed, *unproven]
+            proofs_added = proofs.await_lookup(connection, queued, log.now(), log.chains)
+            proofs.note_backed(connection, touched)
             proofs.note_statements(connection, changed)
         if any(r.state is PENDING for r in changed):
             proofs.look_up_first(connection, changed, log.now())

@@ -189,4 +189,5 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     "CREATE TABLE forgotten (init_cid BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;",
     "-- CARs may be trimmed from here on (see blocks.py), which earlier versions cannot read.",
     "ALTER TABLE waits ADD COLUMN watched INTEGER NOT NULL DEFAULT 1;",
+    "ALTER TABLE anchors ADD COLUMN backed INTEGER NOT NULL DEFAULT 0;",
 )

@@ -12,7 +12,8 @@ verify. So a proof is *doubted* once the chain did not have its transaction in `
 Its pending time events, and the pending events that build on these, leave the model ring until the
 transaction is found. One lookup is not enough, because an endpoint may lag behind the chain, and
 peers that have verified what we left out would send it again at every sync. `not_found` has a row
-for each proof that was not found, until the proof is settled.
+for each proof that was not found, and for each that awaits its lookup on a chain that is not asked,
+until the proof is settled. Their events make room for others (`Evictable`).
 
 Badly signed events are never in the ring, and hide what is below them: a ceramic-one node that gets
 an event on top of one waits for that one, and never comes to the anchor.
@@ -151,8 +152,15 @@ def insert_proofs(connection: sqlite3.Connection, records: Iterable[Record]) -> 
             )
 
 
-def await_lookup(connection: sqlite3.Connection, records: Iterable[Record], now: float) -> int:
+def await_lookup(
+    connection: sqlite3.Connection,
+    records: Iterable[Record],
+    now: float,
+    chains: Collection[str] | None,
+) -> int:
     """Queue the proofs of those of the time events that are fully checked by now.
+
+    `chains` are those that are asked (CAIP-2); None if it is not known which.
 
     Returns:
         The number of proofs that were not in the queue before.
@@ -166,11 +174,44 @@ def await_lookup(connection: sqlite3.Connection, records: Iterable[Record], now:
     )
     if not checked:
         return 0
-    return connection.executemany(
+    added = connection.executemany(
         "UPDATE proofs SET due = ? "
         "WHERE proof = ? AND due IS NULL AND block_time IS NULL AND refusal IS NULL",
         [(now, proof) for proof in checked],
     ).rowcount
+    if chains:
+        sql = f"INSERT OR IGNORE INTO not_found (proof, times) {_not_asked(chains)} AND proof = ?"
+        connection.executemany(sql, [(*chains, proof) for proof in checked])
+    return added
+
+
+def _not_asked(chains: Collection[str]) -> str:
+    marks = ", ".join("?" * len(chains))
+    return f"SELECT proof, 0 FROM proofs WHERE due IS NOT NULL AND chain_id NOT IN ({marks})"
+
+
+def are_noted(connection: sqlite3.Connection, chains: Collection[str]) -> bool:
+    """Return whether `not_found` says which proofs are of chains that are not asked: of none, if no
+    chain is asked at all."""
+    stale = (
+        "SELECT 1 FROM not_found CROSS JOIN proofs USING (proof) "
+        f"WHERE times = 0 AND chain_id IN ({', '.join('?' * len(chains))})"
+    )
+    missing = f"{_not_asked(chains)} AND proof NOT IN (SELECT proof FROM not_found)"
+    if not chains:
+        stale, missing = "SELECT 1 FROM not_found WHERE times = 0", "SELECT 1 WHERE false"
+    return all(
+        connection.execute(f"{sql} LIMIT 1", [*chains]).fetchone() is None
+        for sql in (stale, missing)
+    )
+
+
+def note_chains(connection: sqlite3.Connection, chains: Collection[str]) -> None:
+    """Have `not_found` say so."""
+    connection.execute("DELETE FROM not_found WHERE times = 0")
+    if chains:
+        sql = f"INSERT OR IGNORE INTO not_found (proof, times) {_not_asked(chains)}"
+        connection.execute(sql, [*chains])
 
 
 def look_up_first(connection: sqlite3.Connection, records: Iterable[Record], now: float) -> None:
@@ -190,16 +231,75 @@ def look_up_first(connection: sqlite3.Connection, records: Iterable[Record], now
     )
 
 
-def select_evictable(connection: sqlite3.Connection, limit: int) -> list[int]:
-    """Return the rows of time events that may make room for others: the chain did not have their
-    transaction, and nothing builds on them."""
-    rows = connection.execute(
-        "SELECT events.id FROM not_found CROSS JOIN anchors USING (proof) "
-        "CROSS JOIN events ON events.id = event WHERE position IS NULL AND state >= ? "
-        "AND NOT EXISTS (SELECT 1 FROM waits WHERE waits.cid = events.cid) LIMIT ?",
-        (State.WAITING, limit),
-    )
-    return [row for (row,) in rows]
+class Evictable:
+    """Finds what may make room for time events, in a circle and a bounded part of it at a time.
+
+    That is a time event whose proof is in `not_found`, if nothing that was fully checked builds on
+    it; else what does, for it cannot be delivered before. If a signed event is above, nothing is to
+    go: the time events below it are backed, and take no room. Whatever else builds on them does not
+    count, since it costs nothing.
+    """
+
+    def __init__(self) -> None:
+        self._after: tuple[bytes, int] = b"", 0
+        """The proof and the row of the time event that was looked at last."""
+
+    def find(self, connection: sqlite3.Connection, limit: int) -> dict[int, bool]:
+        """Look at some time events; return rows of `events` and whether these are backed."""
+        proof, row = self._after
+        rows = connection.execute(_OF_SAME_PROOF, (proof, row, limit)).fetchall()
+        for after in (proof, b""):
+            rows += connection.execute(_OF_LATER_PROOFS, (after, limit - len(rows))).fetchall()
+        found: dict[int, bool] = {}
+        left = _MOST_ON_TOP
+        for proof, row, cid, init, is_backed, state in rows:
+            if left <= 0:
+                break
+            self._after = proof, row
+            if is_backed or state < State.UNCOVERED:
+                continue
+            path, looked_at = [(row, cid)], 0
+            while looked_at < left and len(path) <= _HIGHEST:
+                on_top = connection.execute(_ON_TOP, (path[-1][1], init, left)).fetchall()
+                looked_at += 1 + len(on_top)
+                checked = [(above, name) for above, name, _, is_checked in on_top if is_checked]
+                if any(is_signed for _, _, is_signed, _ in on_top):
+                    found |= dict.fromkeys((below for below, _ in path), True)
+                elif checked:
+                    path.append(checked[0])
+                    continue
+                elif looked_at < left:
+                    found[path[-1][0]] = False
+                break
+            left -= looked_at
+        return found
+
+
+_HIGHEST: Final = 64
+"""Events on top of each other that `Evictable` looks at."""
+_MOST_ON_TOP: Final = 4096
+"""Rows of `waits` that it looks at for one transaction, 3 microseconds each."""
+_CANDIDATES: Final = (
+    "SELECT not_found.proof, events.id, events.cid, init_cid, backed, state "
+    "FROM not_found CROSS JOIN anchors USING (proof) CROSS JOIN events ON events.id = event "
+    "WHERE position IS NULL AND "
+)
+_OF_SAME_PROOF: Final = f"{_CANDIDATES} not_found.proof = ?1 AND event > ?2 ORDER BY event LIMIT ?3"
+_OF_LATER_PROOFS: Final = (
+    f"{_CANDIDATES} not_found.proof > ? ORDER BY not_found.proof, event LIMIT ?"
+)
+_ON_TOP: Final = f"""
+    SELECT later.id, later.cid, later.state >= {State.WAITING.value} AND later.kind = 'data'
+        AND later.init_cid = ?2 AND later.id NOT IN (SELECT id FROM faults),
+        later.state >= {State.UNCOVERED.value}
+    FROM waits CROSS JOIN events AS later ON later.id = waits.event WHERE waits.cid = ?1 LIMIT ?3
+    """
+
+
+def note_backed(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
+    """Note which time events are backed."""
+    rows = [(record.row,) for record in records if record.is_backed]
+    connection.executemany("UPDATE anchors SET backed = 1 WHERE event = ? AND NOT backed", rows)
 
 
 def delete_anchors(connection: sqlite3.Connection, records: Sequence[Record]) -> int:

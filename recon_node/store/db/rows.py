@@ -43,7 +43,7 @@ from recon_node.store.admission.records import (
 )
 from recon_node.store.damage import FORGOTTEN, Damage, check_stored
 from recon_node.store.db.blocks import BlockReader, cut_out_shared, full_size, trim
-from recon_node.store.db.proofs import doubted_among, proof_verdicts, select_evictable
+from recon_node.store.db.proofs import Evictable, doubted_among, proof_verdicts
 from recon_node.store.db.sql import MAX_REASON, blob, insert_rows, select_in, select_named, short_of
 from recon_node.store.errors import DamagedRowError
 
@@ -84,6 +84,7 @@ _GUARDED: Final = (
 _SELECT: Final = (
     "SELECT id, event_id, cid, init_cid, kind, signer, state, position, "
     "(SELECT proof FROM anchors WHERE event = events.id AND kind = 'time'), "
+    "(SELECT backed FROM anchors WHERE event = events.id AND kind = 'time'), "
     f"{FAULT} FROM events WHERE "
 )
 _NAMED: Final = f"{_SELECT} short_cid IN (?)"
@@ -290,7 +291,7 @@ def _delete_waits(connection: sqlite3.Connection, records: Iterable[Record]) -> 
 
 
 def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...], size: int) -> Record:
-    row_id, event_id, cid, init, kind, signer, number, position, proof, fault = row
+    row_id, event_id, cid, init, kind, signer, number, position, proof, backed, fault = row
     try:
         state = _STATES[number]
         named = EventId(event_id)
@@ -309,6 +310,7 @@ def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...], size: int) -> Reco
             proof=None if proof is None else CID(proof),
             logged_state=state,
             size=size,
+            is_backed=bool(backed),
         )
         record.was_withheld = record.is_withheld
         return record
@@ -406,8 +408,9 @@ class BatchLoader:
             are.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, evictable: Evictable) -> None:
         self._connection = connection
+        self._evictable = evictable
         self._room = MAX_WAITERS
         self.releases: dict[CID, int] = {}
         # Often there are none. Within the transaction, rows are added only at its end.
@@ -446,8 +449,9 @@ class BatchLoader:
         for record in want.cars:
             self.known.cars[record] = self._car(record)
         if want.evictable:
-            rows = select_evictable(self._connection, MAX_WAITERS)
-            self.known.evictable = self._load_records("id IN (?)", rows)
+            found = self._evictable.find(self._connection, MAX_WAITERS)
+            records = self._load_records("id IN (?)", list(found))
+            self.known.evictable = [(record, found[record.row]) for record in records]
 
     def _load_refused_event_ids(self, event_ids: Sequence[EventId]) -> None:
         sql = "SELECT event_id, reason FROM refused WHERE event_id IN (?)"

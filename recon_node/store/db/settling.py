@@ -1,14 +1,14 @@
 """Changes of the log that bring no event, but move those that wait.
 
-Events wait for a lookup of their anchor (`commit_proofs`, `postpone_proofs`, `forget_far_dues`), or
-for others. Any number may wait for one that arrives, or for one anchor, and that is too much for
-one transaction: `rows` says how these *releases* are kept, and `commit_releases` continues them.
-Unsigned events wait as long as the log is guarded (`lift_guard`).
+Events wait for a lookup of their anchor (`ask_chains`, `commit_proofs`, `postpone_proofs`,
+`forget_far_dues`), or for others. Any number may wait for one that arrives, or for one anchor, and
+that is too much for one transaction: `rows` says how these *releases* are kept, and
+`commit_releases` continues them. Unsigned events wait as long as the log is guarded (`lift_guard`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from recon_node.ipld import CID
 from recon_node.store.admission.records import REFUSED, ProofVerdict
@@ -21,6 +21,20 @@ from recon_node.store.db.rows import (
     select_releases,
 )
 from recon_node.store.db.sql import explained_errors
+
+
+def ask_chains(log: EventLog, chains: Collection[str]) -> None:
+    """Note which chains are asked about anchors (CAIP-2).
+
+    Raises:
+        StoreError: the disk did not take it.
+    """
+    log.chains = chains
+    with explained_errors(log.path):
+        are_noted = proofs.are_noted(log.connection, chains)
+    if not are_noted:  # a start that changes nothing writes nothing
+        with log.transaction():
+            proofs.note_chains(log.connection, chains)
 
 
 def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -> Committed:
