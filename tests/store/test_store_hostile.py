@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,28 @@ def test_time_events_of_a_chain_that_is_not_asked_take_no_place_of_others(tmp_pa
         ask_chains(log, ["eip155:3"])
         assert [v.status for v in log.admit([world.offer(third)])] == ["new"]
         assert log.keys == sorted(map(world.event_id, (init, third)))
+
+
+def test_what_an_event_builds_on_is_not_followed_any_further(tmp_path: Path) -> None:
+    """256 prevs that each wait for 256 others took 70 ms, and a batch of such events minutes."""
+    steps = []
+    for missing in 1, 64:
+        world = World(0, streams=0, events=0)
+        init = world.start(KEYS[0], b"u")
+        waiting = []
+        for n in range(64):
+            prevs = [world.extend(init.cid, [init.cid], [n, m]).cid for m in range(missing)]
+            waiting.append(world.extend(init.cid, prevs, n))
+        above = world.extend(init.cid, [event.cid for event in waiting], {})
+        directory = tmp_path / str(missing)
+        directory.mkdir()
+        with closing(BareLog(directory)) as log:
+            log.admit([world.offer(event) for event in (init, *waiting)])
+            ticks: list[None] = []
+            log.connection.set_progress_handler(partial(ticks.append, None), 10)
+            log.offer([world.offer(above)])
+            log.connection.set_progress_handler(None, 0)
+            steps.append(len(ticks))
+            log.admit(world.offers())
+            assert log.marks.waiting == 0
+    assert steps[1] < 1.2 * steps[0], "steps of SQLite"

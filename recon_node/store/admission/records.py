@@ -94,7 +94,8 @@ class Record:
     """The DID that signed in its own name. None: unsigned, or signed under a capability."""
     state: State
     builds_on: tuple[CID, ...] = ()
-    """The init event and the prevs; empty for an init event, and once delivered."""
+    """The init event and the prevs; empty for an init event, once delivered, and as long as it is
+    only known as what others build on."""
     watch: CID | None = None
     """Of what it builds on, what has to move before it can. None: a log of an earlier version does
     not say, or it builds on nothing."""
@@ -319,6 +320,8 @@ class Want(NamedTuple):
     """Undelivered records that `Known.waiters` returns for these, and what else those build on."""
     proofs: Collection[CID] = ()
     """What the lookups of these led to. Those of records are known with the records."""
+    moving: Collection[Record] = ()
+    """What these build on."""
     cars: Collection[Record] = ()
     """The CARs of these records."""
     evictable: bool = False
@@ -362,10 +365,16 @@ class Known:
     _waiters: dict[CID, dict[Record, None]] = field(default_factory=dict)  # ordered sets
 
     def adopt(self, records: Iterable[Record]) -> None:
-        """Hold records of the log, but those that are held or were refused here."""
+        """Hold records of the log, but those that are held or were refused here: of these, what
+        they build on may not have been known."""
         for record in records:
-            if record.event_id not in self.touched:
+            held = self.touched.get(record.event_id)
+            if held is None:
                 self.add(record)
+            elif not held.builds_on and held.refusal is None and held.state is not DELIVERED:
+                held.builds_on = record.builds_on
+                held.watch = held.logged_watch = record.watch
+                self._note_waiter(held)
 
     def add(self, record: Record) -> None:
         """Hold a record that is new here."""
@@ -373,8 +382,11 @@ class Known:
         self._by_event_id[record.event_id] = record
         self._by_cid.setdefault(record.cid, []).append(record)
         if record.state is not DELIVERED:
-            for cid in record.builds_on:
-                self._waiters.setdefault(cid, {})[record] = None
+            self._note_waiter(record)
+
+    def _note_waiter(self, record: Record) -> None:
+        for cid in record.builds_on:
+            self._waiters.setdefault(cid, {})[record] = None
 
     def remove(self, record: Record) -> None:
         """Forget a record that was refused; no-op when it is not held."""

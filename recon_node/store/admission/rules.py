@@ -111,7 +111,7 @@ class Rules:
         moved = [(cid, cid) for cid in mended]  # as that of an init event, which they lacked
         yield Want(events=mended, waiters=moved)
         held = [record for cid in mended for record in known.records_of(cid)]
-        yield Want(events=[cid for record in held for cid in record.builds_on])
+        yield Want(moving=held)
         yield from self._ladder.move([*held, *known.waiters(moved)])
 
     def judge(self, batch: Sequence[Submission]) -> Inquiry[list[Verdict]]:

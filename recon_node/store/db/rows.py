@@ -106,17 +106,27 @@ def select_records(
 
 
 def select_records_of(connection: sqlite3.Connection, cids: Sequence[CID]) -> list[Record]:
-    """Return the records of some events; otherwise as `select_records`."""
-    return _records(connection, list(select_named(connection, _NAMED, cids, _CID)))
+    """Return the records of some events; otherwise as `select_records`.
+
+    They come without what they build on, unless they may move when they are covered: others may
+    build on many that wait for many, and it is needed of none of these.
+    """
+    rows = list(select_named(connection, _NAMED, cids, _CID))
+    return _records(connection, rows, [row[0] for row in rows if row[6] == UNCOVERED])
 
 
-def _records(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
+def _records(
+    connection: sqlite3.Connection,
+    rows: Sequence[tuple[Any, ...]],
+    moving: Sequence[int] | None = None,
+) -> list[Record]:
+    """Make records of rows; `moving` are the ids of those that may move, by default all."""
     undelivered = [row[0] for row in rows if row[6] != DELIVERED]
     builds_on: defaultdict[int, list[CID]] = defaultdict(list)
     names: dict[bytes, CID] = {}  # many may wait for the same 256 events, and a CID is dear to make
     watches: defaultdict[int, list[CID]] = defaultdict(list)
     sql = "SELECT event, cid, watched FROM waits WHERE event IN (?)"
-    for row, cid, watched in select_in(connection, sql, undelivered):
+    for row, cid, watched in select_in(connection, sql, undelivered if moving is None else moving):
         name = names.get(cid)
         if name is None:
             name = names[cid] = CID(cid)
@@ -446,6 +456,8 @@ class BatchLoader:
             self._load_missing_waiters(want.waiters)
         if want.proofs:
             self._load_proofs(want.proofs)
+        if want.moving:
+            self.load([record.row for record in want.moving])
         for record in want.cars:
             self.known.cars[record] = self._car(record)
         if want.evictable:
