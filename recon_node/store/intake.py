@@ -14,8 +14,8 @@ verify, delays the others by the batches that are under way, and by one request.
 
 A caller may leave: one that is cancelled does not get its verdicts, but its events are admitted all
 the same. A batch that the disk does not take fails for its callers, and the next one is tried. A
-batch that fails for any other reason (a bug that one of its events hits) is tried again an event at
-a time, so that no event suffers from its neighbours.
+batch that fails for any other reason (a bug that one of its events hits, or a damaged row of the
+log that one needs) is tried again an event at a time, so that no event suffers from its neighbours.
 
 A `Writer` changes the log in a thread. What is committed is published on trio's thread, in the
 order of the commits, and only then does the caller get its answer. Its task waits for the thread at
@@ -44,7 +44,7 @@ from recon_node.recon import KeyRange
 from recon_node.store.damage import DamageWatch
 from recon_node.store.db.log import Committed, EventLog, commit_batch
 from recon_node.store.db.settling import commit_releases
-from recon_node.store.errors import DiskFullError, StoreError
+from recon_node.store.errors import DamagedLogError, DiskFullError, StoreError
 from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
 from recon_node.verification.verifiers import MAX_BYTES_NOW, NATIVE_VERSION, Verifiers
@@ -56,6 +56,8 @@ logger = structlog.get_logger(__name__)
 _SHARED: Final = 8
 """While several address blocks wait, a batch ends at one part in this many of its limits, but not
 before it has a request of each block."""
+_MOST_DAMAGED: Final = 8
+"""Events of a batch that may need what is damaged in the log; with more, the batch fails."""
 _PAUSE: Final = 1.0
 """Seconds until releases are tried again that the disk did not take."""
 
@@ -329,14 +331,24 @@ class Intake:
             return await self._writer.commit(
                 partial(commit_batch, log, events, ranges, damaged, judgement)
             )
-        except StoreError:
-            raise
         except Exception as error:
-            if len(events) == 1:
+            is_bug = not isinstance(error, StoreError)
+            if len(events) == 1 and is_bug:
                 return [_broken(events[0], error)]
+            if len(events) == 1 or not (is_bug or isinstance(error, DamagedLogError)):
+                raise
             logger.exception("A batch failed; its events are tried one by one")
-            alone = [await self._commit_or_divide([event]) for event in events]
-            return [verdict for verdicts in alone for verdict in verdicts]
+        verdicts: list[Verdict] = []
+        damages = 0
+        for event in events:
+            try:
+                verdicts += await self._commit_or_divide([event])
+            except DamagedLogError as error:
+                damages += 1
+                if damages > _MOST_DAMAGED:
+                    raise
+                verdicts.append(_broken(event, error))
+        return verdicts
 
 
 def _size_of(events: Sequence[Submission]) -> int:

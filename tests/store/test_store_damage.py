@@ -210,9 +210,23 @@ async def test_what_waits_for_a_damaged_name_is_not_passed_over(tmp_path: Path) 
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         await store.admit_remote([world.offer(event) for event in events])
         assert edit(tmp_path, "UPDATE waits SET cid = x'ff' WHERE cid != ?", init.cid) > 0
-        for ask in (store.reader.waiting(None, 9), store.admit_remote([world.offer(init)])):
-            with pytest.raises(StoreError, match=r"damaged .*recon-node store check --repair"):
-                await ask
+        with pytest.raises(StoreError, match=r"damaged .*recon-node store check --repair"):
+            await store.reader.waiting(None, 9)
+        await store.admit_remote([world.offer(init)])  # what the others wait for, their CARs say
+        assert store.head == 3
+
+
+async def test_a_damaged_row_fails_only_the_event_that_needs_it(tmp_path: Path) -> None:
+    world = World(1, streams=2, events=0)
+    first, second = world.events.values()
+    above, beside = (world.extend(init.cid, [init.cid], 1) for init in (first, second))
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_remote([world.offer(first), world.offer(second)])
+        edit(tmp_path, "UPDATE events SET name = x'ff' WHERE cid = ?", first.cid)
+        verdicts = await store.admit_remote([world.offer(above), world.offer(beside)])
+        assert [verdict.status for verdict in verdicts] == ["refused", "new"]
+        assert "damaged" in (verdicts[0].reason or "")
+        assert not store.is_ruled_out(world.event_id(above))
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,14 @@ _model = lru_cache(maxsize=1024)(StreamId.parse)
 """Few models have very many streams."""
 
 
+def builds_on(event: Event | Facts) -> tuple[CID, ...]:
+    """Return the init event and the prevs of an event, each once; none of an init event."""
+    if event.kind is INIT:
+        return ()
+    links = event.init, *event.prevs
+    return tuple(dict.fromkeys(links)) if event.init in event.prevs else links
+
+
 class Share(Enum):
     """A kind of events that cost their maker nothing."""
 

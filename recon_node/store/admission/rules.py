@@ -44,6 +44,7 @@ from recon_node.store.admission.records import (
     Record,
     StreamRecord,
     Want,
+    builds_on,
 )
 from recon_node.store.damage import FORGOTTEN
 from recon_node.store.values import Cause, Submission, Verdict
@@ -225,8 +226,7 @@ class Rules:
             return None
         if self._terms.judgement is not None or self._known.records_of(event.cid):
             return None
-        named, builds_on = submission.event_id, _builds_on(event)
-        return self._ladder.deliver(event, builds_on, named, self._new_record)
+        return self._ladder.deliver(event, builds_on(event), submission.event_id, self._new_record)
 
     def _place(self, submission: Submission, event: Facts) -> Inquiry[_Recorded | Verdict]:
         """Put an event under its EventId and let it move on."""
@@ -262,7 +262,7 @@ class Rules:
             unwanted = yield from self._policy_refusal(event)
             if unwanted is not None:
                 return _unwanted(event_id, unwanted)
-        record = self._new_record(event, _builds_on(event), event_id, event_id.height)
+        record = self._new_record(event, builds_on(event), event_id, event_id.height)
         checked = known.checked(event.cid)
         if refusal is None and checked is not None:
             refusal = Refusal(f"the event's EventId is {checked.event_id}, not {event_id}")
@@ -323,7 +323,7 @@ class Rules:
         )
 
     def _new_record(
-        self, event: Facts, builds_on: tuple[CID, ...], event_id: EventId, height: int
+        self, event: Facts, bases: tuple[CID, ...], event_id: EventId, height: int
     ) -> Record:
         is_init = event.kind is INIT
         refusal = event.refusal
@@ -338,19 +338,12 @@ class Rules:
             kind=event.kind,
             signer=event.signer,
             state=ORPHAN,
-            builds_on=builds_on,
+            builds_on=bases,
             fault=refusal.reason if refusal is not None and event.is_badly_signed else None,
             proof=event.proof_cid,
             event=event,
             size=len(FORGOTTEN if forgotten and event.init in forgotten else event.car),
         )
-
-
-def _builds_on(event: Facts) -> tuple[CID, ...]:
-    if event.kind is INIT:
-        return ()
-    links = event.init, *event.prevs
-    return tuple(dict.fromkeys(links)) if event.init in event.prevs else links
 
 
 def _refused(event_id: EventId | None, reason: str, cause: Cause) -> Verdict:

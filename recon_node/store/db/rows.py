@@ -25,9 +25,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from recon_node.base.steps import run_steps
-from recon_node.ceramic import EventId, EventKind
+from recon_node.ceramic import EventId, EventKind, parse_event
 from recon_node.ceramic.event import INIT
-from recon_node.ipld import CID
+from recon_node.ipld import CID, CidError
 from recon_node.store.admission.records import (
     DELIVERED,
     ORPHAN,
@@ -40,6 +40,7 @@ from recon_node.store.admission.records import (
     State,
     StreamRecord,
     Want,
+    builds_on,
 )
 from recon_node.store.damage import FORGOTTEN, Damage, check_stored
 from recon_node.store.db.blocks import BlockReader, cut_out_shared, full_size, trim
@@ -122,24 +123,46 @@ def _records(
 ) -> list[Record]:
     """Make records of rows; `moving` are the ids of those that may move, by default all."""
     undelivered = [row[0] for row in rows if row[6] != DELIVERED]
-    builds_on: defaultdict[int, list[CID]] = defaultdict(list)
+    below: defaultdict[int, list[CID]] = defaultdict(list)
     names: dict[bytes, CID] = {}  # many may wait for the same 256 events, and a CID is dear to make
     watches: defaultdict[int, list[CID]] = defaultdict(list)
     sql = "SELECT event, cid, watched FROM waits WHERE event IN (?)"
+    unreadable: set[int] = set()
     for row, cid, watched in select_in(connection, sql, undelivered if moving is None else moving):
         name = names.get(cid)
         if name is None:
-            name = names[cid] = CID(cid)
-        builds_on[row].append(name)
+            try:
+                name = names[cid] = CID(cid)
+            except (CidError, TypeError, AttributeError):
+                unreadable.add(row)
+                continue
+        below[row].append(name)
         if watched:
             watches[row].append(name)
+    for row in unreadable:  # else every batch would fail that brings what the event waits for
+        below[row] = list(_builds_on_by_car(connection, row))
     sql = "SELECT id, substr(car, 1, 9), length(car) FROM cars WHERE id IN (?)"
     sizes = {row: full_size(*car) for row, *car in select_in(connection, sql, undelivered)}
-    records = [_record(row, tuple(builds_on.get(row[0], ())), sizes.get(row[0], 0)) for row in rows]
+    records = [_record(row, tuple(below.get(row[0], ())), sizes.get(row[0], 0)) for row in rows]
     for record in records:
         if len(watched := watches.get(record.row, ())) == 1:  # more in a log of an earlier version
             record.watch = record.logged_watch = watched[0]
     return records
+
+
+def _builds_on_by_car(connection: sqlite3.Connection, row: int) -> tuple[CID, ...]:
+    """Return what an event builds on whose rows of `waits` are damaged; its CAR says so, too."""
+    car = _stored_car(connection, row)
+    if isinstance(car, Damage):
+        raise DamagedRowError(f"the rows of the event {row} in the table waits: {car}")
+    return builds_on(parse_event(car))
+
+
+def _stored_car(connection: sqlite3.Connection, row: int) -> bytes | Damage:
+    sql = "SELECT event_id, cid, position, car FROM events LEFT JOIN cars USING (id) WHERE id = ?"
+    *names, stored = connection.execute(sql, (row,)).fetchone()
+    [restored] = BlockReader(connection).restore_each([stored])
+    return check_stored(restored, *names)
 
 
 def select_withheld(connection: sqlite3.Connection, *, orphans: bool) -> list[EventId]:
@@ -459,7 +482,7 @@ class BatchLoader:
         if want.moving:
             self.load([record.row for record in want.moving])
         for record in want.cars:
-            self.known.cars[record] = self._car(record)
+            self.known.cars[record] = _stored_car(self._connection, record.row)
         if want.evictable:
             found = self._evictable.find(self._connection, MAX_WAITERS)
             records = self._load_records("id IN (?)", list(found))
@@ -531,11 +554,3 @@ class BatchLoader:
     def _adopt(self, records: Sequence[Record]) -> None:
         self.known.adopt(records)
         self._load_proofs(record.proof for record in records if record.proof is not None)
-
-    def _car(self, record: Record) -> bytes | Damage:
-        sql = (
-            "SELECT event_id, cid, position, car FROM events LEFT JOIN cars USING (id) WHERE id = ?"
-        )
-        *names, stored = self._connection.execute(sql, (record.row,)).fetchone()
-        [restored] = BlockReader(self._connection).restore_each([stored])
-        return check_stored(restored, *names)

@@ -25,7 +25,7 @@ from recon_node.ceramic import Event, EventId, EventKind, Network, parse_event
 from recon_node.ipld import CID
 from recon_node.recon import Sha256a
 from recon_node.recon.keys.sha256a import spread
-from recon_node.store.admission.records import Record, State, StreamRecord
+from recon_node.store.admission.records import Record, State, StreamRecord, builds_on
 from recon_node.store.damage import FORGOTTEN
 from recon_node.store.db import log_schema
 from recon_node.store.db.blocks import BlockReader
@@ -256,7 +256,7 @@ class EventChecker:
         return event
 
     def _check_waits(self, row: EventRow, event: Event, waits: dict[bytes, int]) -> None:
-        expected = set() if row.state == State.DELIVERED else set(_builds_on(event))
+        expected = set() if row.state == State.DELIVERED else set(builds_on(event))
         if waits.keys() != expected:
             raise _WrongError(
                 f"it waits for {len(expected)} events by its CAR, but for {len(waits)} by `waits`"
@@ -285,7 +285,7 @@ class EventChecker:
         """Look at a fully checked event."""
         height = 0
         is_uncovered = row.fault is not None
-        for cid in _builds_on(event):
+        for cid in builds_on(event):
             base = bases.get(cid)
             if base is None or base.state < min(row.state, State.PENDING):
                 raise _WrongError(
@@ -312,7 +312,7 @@ class EventChecker:
 
     def _bases(self, events: Sequence[Event]) -> dict[CID, Record]:
         """What the events build on, if it is here and fully checked."""
-        cids = {cid for event in events for cid in _builds_on(event)}
+        cids = {cid for event in events for cid in builds_on(event)}
         records = self._records(list(cids))
         return {record.cid: record for record in records if record.state >= State.UNCOVERED}
 
@@ -325,9 +325,3 @@ class EventChecker:
                 return []
             half = len(cids) // 2
             return self._records(cids[:half]) + self._records(cids[half:])
-
-
-def _builds_on(event: Event) -> tuple[CID, ...]:
-    if event.kind is EventKind.INIT:
-        return ()
-    return tuple(dict.fromkeys((event.init, *event.prevs)))
