@@ -24,6 +24,7 @@ a socket, as for a client: the first turn of the event loop after a commit has t
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,7 @@ import structlog
 import trio
 
 from recon_node.base.timing import Durations, span
+from recon_node.fairness.pacing import Backoff
 from recon_node.fairness.turns import InTurn, Turns, acquire
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
@@ -58,8 +60,8 @@ _SHARED: Final = 8
 before it has a request of each block."""
 _MOST_DAMAGED: Final = 8
 """Events of a batch that may need what is damaged in the log; with more, the batch fails."""
-_PAUSE: Final = 1.0
-"""Seconds until releases are tried again that the disk did not take."""
+_PAUSES: Final = Backoff(1.0, 60.0)
+"""Until releases are tried again after one has failed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -109,6 +111,11 @@ class Intake:
         self._idle = trio.lowlevel.ParkingLot()
         self._verifying = trio.Semaphore(1, max_value=1)
         self._committing = trio.Semaphore(1, max_value=1)
+        self._failed_releases = 0
+        """How many failed one after the other."""
+        self._release_at = -math.inf
+        """When releases go on, by trio's clock."""
+        self._release_fault = ""
         self._is_closed = False
         self._finished = trio.Event()
         self._give_up = False
@@ -245,23 +252,41 @@ class Intake:
             await self._continue_releases()
             self._committing.release()
             if not self._queue and not self._is_closed:
-                await self._idle.park()
+                with trio.move_on_at(self._release_at if self._has_releases else math.inf):
+                    await self._idle.park()
+
+    @property
+    def _has_releases(self) -> bool:
+        return self._writer.log.marks.has_releases
 
     async def _continue_releases(self) -> None:
         """Take one step of the releases, if there are any, and more while no batch waits."""
-        while self._writer.log.marks.has_releases and not self._is_closed:
+        while self._has_releases and not self._is_closed:
+            if trio.current_time() < self._release_at:
+                return
             await self._commit_releases()
             if self._committing.statistics().tasks_waiting:
                 return
 
     async def _commit_releases(self) -> None:
-        """Take a step of the releases. If the disk does not take it, a later one tries again."""
+        """Take a step of the releases. If the disk does not take it, or this node fails over one,
+        they go on later, from the next one; batches do not wait for that."""
+        change = partial(commit_releases, self._writer.log, alone=bool(self._release_fault))
         try:
-            await self._writer.commit(partial(commit_releases, self._writer.log))
-        except StoreError as error:
-            if not isinstance(error, DiskFullError):
-                logger.error("Cannot deliver waiting events; trying again later", reason=str(error))
-            await trio.sleep(_PAUSE)
+            await self._writer.commit(change)
+            self._failed_releases = 0
+        except Exception as error:
+            self._failed_releases += 1
+            self._release_at = trio.current_time() + _PAUSES.wait(self._failed_releases)
+            fault, self._release_fault = self._release_fault, repr(error)
+            if isinstance(error, DiskFullError) or fault == self._release_fault:
+                return
+            is_bug = not isinstance(error, StoreError)
+            logger.error(
+                "Cannot deliver waiting events; trying again later",
+                reason=str(error),
+                exc_info=error if is_bug else None,
+            )
 
     async def _verify(self, batch: Sequence[_Request]) -> None:
         """Verify the events of a batch, except those that are too large."""

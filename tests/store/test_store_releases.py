@@ -1,6 +1,7 @@
 """Releases: many events wait for one event or anchor, and move in small steps, whatever happens."""
 
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from random import Random
 
@@ -12,7 +13,10 @@ from support.forging import forged
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, time_event
-from recon_node.store import StoreSettings, open_store
+from recon_node.fairness.pacing import Backoff
+from recon_node.store import StoreSettings, intake, open_store
+from recon_node.store.admission.ladder import Ladder
+from recon_node.store.admission.records import Inquiry, Record
 from recon_node.store.db import rows, sql
 from recon_node.store.db.settling import commit_releases
 from recon_node.store.intake import Intake
@@ -117,6 +121,37 @@ async def test_the_events_of_an_anchor_move_on_when_nothing_else_comes(tmp_path,
         await store.settle_proofs([(proof, 7) for proof in proofs])
         with trio.fail_after(60):
             await store.wait_for_feed(79)
+
+
+async def test_a_release_over_which_the_node_fails_holds_up_no_other_event(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "MAX_WAITERS", 4)
+    monkeypatch.setattr(intake, "_PAUSES", Backoff(0.01, 0.01))
+    world = World(0, streams=0, events=0)
+    inits = [world.start(KEYS[0], bytes([n])) for n in range(8)]
+    waiting = {
+        init.cid: [world.extend(init.cid, [init.cid], n) for n in range(6)] for init in inits
+    }
+    broken = waiting[inits[0].cid][-1]
+    move = Ladder._move_held
+
+    def fail(self: Ladder, record: Record) -> Inquiry[bool]:
+        if record.cid == broken.cid:
+            raise KeyError("a bug")
+        return (yield from move(self, record))
+
+    async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+        await store.admit_remote([*map(world.offer, chain(*waiting.values()))])
+        monkeypatch.setattr(Ladder, "_move_held", fail)
+        with trio.fail_after(60):
+            for init in inits:
+                await store.admit_remote([world.offer(init)])
+            await store.wait_for_feed(8 * 7 - 3)
+            assert (await store.admit_local([world.start(KEYS[1], b"own").car]))[0].position
+        assert store.waiting == 2
+    monkeypatch.undo()
+    async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+        with trio.fail_after(60):
+            await store.wait_for_feed(8 * 7)
 
 
 async def not_ahead(_intake: Intake, _batch: object) -> None:

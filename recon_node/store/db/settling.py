@@ -84,15 +84,17 @@ def forget_far_dues(log: EventLog, now: float) -> Committed:
     return Committed(marks)
 
 
-def commit_releases(log: EventLog) -> Committed:
+def commit_releases(log: EventLog, *, alone: bool = False) -> Committed:
     """Continue with the releases: move as many waiting events as one transaction may.
+
+    `alone` has it continue with the next release only, so that one which fails takes back no other.
 
     Raises:
         StoreError: the disk did not take it; nothing is changed then.
     """
     with log.transaction() as marks:
         change = Change(log, marks)
-        for cid, after in select_releases(log.connection, log.last_release):
+        for cid, after in select_releases(log.connection, log.last_release)[: 1 if alone else None]:
             if not change.loader.has_room:
                 break
             log.last_release = cid
