@@ -18,7 +18,7 @@ from benchmarks.attack.field import NETWORK as NETWORK_NAME
 from recon_node.ceramic import EventId, Network, heightless_event_id, network_range
 from recon_node.ipld import CID, car, dag_cbor, encode_varint
 from recon_node.p2p import P2PSettings
-from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
+from recon_node.p2p.sync.event_server import serve_events
 from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.reconciler import FrameWire
 from recon_node.p2p.sync.sessions import Tally, converse
@@ -112,7 +112,7 @@ async def offer(address: str, events: Mapping[EventId, bytes]) -> None:
         async def serve_by_id(stream: PeerStream) -> None:
             frames = FrameStream(stream, 1 << 20, account=stream.account)
             with cut_off():
-                await serve_events_by_id(frames, read, search, _SETTINGS)
+                await serve_events(frames, read, NETWORK, _SETTINGS, search)
 
         async def search(wanted: SoughtIds) -> dict[EventId, bytes]:
             return {names[id_]: id_ for id_ in wanted.ids if id_ in names}

@@ -24,7 +24,7 @@ from recon_node.ceramic import EventId
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.p2p import P2PSettings
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL, NOTHING_KNOWN, state
-from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
+from recon_node.p2p.sync.event_server import serve_events
 from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.reconciler import FrameWire
 from recon_node.p2p.sync.sessions import Tally, converse
@@ -96,7 +96,7 @@ async def _liar(address: str, events: dict[EventId, bytes]) -> None:
     async def serve_by_id(stream: PeerStream) -> None:
         frames = FrameStream(stream, 1 << 20, account=stream.account)
         with cut_off():
-            await serve_events_by_id(frames, read, search, _SETTINGS)
+            await serve_events(frames, read, NETWORK, _SETTINGS, search)
 
     async def sync(host: Host) -> None:
         stream = await host.open_stream(peer_id(address), RECON_1_2.id)

@@ -176,8 +176,13 @@ class World:
 
     def sessions(self) -> int:
         """Return how many recon sessions honest nodes have started."""
-        started = (node.p2p.counters.sessions_initiated for node in self.honest if node.p2p)
-        return sum(started)
+        return sum(
+            took.count
+            for node in self.honest
+            if node.p2p
+            for (role, _), took in node.p2p.counters.durations.items()
+            if role == "initiator"
+        )
 
     def sharing(self) -> list[int]:
         """Return with how many peers each honest node is connected that want some of the same."""

@@ -53,9 +53,6 @@ class GossipCounters:
 class Counters:
     """Totals since the node was started."""
 
-    sessions_initiated: int = 0
-    sessions_answered: int = 0
-    sessions_failed: int = 0
     sessions_refused: int = 0
     """Inbound ones, because there were too many at once."""
     rounds: int = 0

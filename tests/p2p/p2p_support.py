@@ -18,8 +18,10 @@ from support.waiting import eventually as eventually
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import EventId, Network
+from recon_node.fairness.pacing import TokenBuckets
 from recon_node.ipld import encode_varint
 from recon_node.p2p import AGREED, P2P, P2PSettings, open_p2p
+from recon_node.p2p.context import Counters
 from recon_node.p2p.settings import MAX_REQUEST
 from recon_node.p2p.sync.event_stream import (
     AdmitEvents,
@@ -28,6 +30,7 @@ from recon_node.p2p.sync.event_stream import (
     RequestByKeys,
     fetch_events,
 )
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.rings import PEER_RING
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host, open_host
@@ -67,6 +70,18 @@ def only_connection(host: Host, peer: Host) -> Any:
     """The muxed connection that `host` has with `peer`; there must be one."""
     (connection,) = host._live(peer.libp2p.get_id())
     return connection.muxed_conn
+
+
+def sessions(counters: Counters, *kinds: str) -> int:
+    """How many sessions have ended: those of a role, with a result, or both."""
+    return sum(took.count for labels, took in counters.durations.items() if {*kinds} <= {*labels})
+
+
+def rate_limit_of(rate: float, burst: float) -> KeyRateLimit:
+    """A pace other than that of a node: keys a second, and keys without a wait."""
+    rate_limit = KeyRateLimit()
+    rate_limit._buckets = TokenBuckets(burst, rate, 1000)
+    return rate_limit
 
 
 def frame_pair() -> tuple[FrameStream, FrameStream]:

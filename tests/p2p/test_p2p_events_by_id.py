@@ -22,6 +22,7 @@ from p2p_support import (
     fetch_all,
     fetch_from,
     frame_pair,
+    rate_limit_of,
     read_to_end,
     victim_and_peer,
 )
@@ -30,7 +31,7 @@ from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import encode_varint
 from recon_node.p2p import network_side
 from recon_node.p2p.errors import PeerError, PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.event_server import KEYS_PER_EVENT, Searches, serve_events_by_id
+from recon_node.p2p.sync.event_server import KEYS_PER_EVENT, Searches, serve_events
 from recon_node.p2p.sync.event_stream import (
     CAR,
     END,
@@ -38,7 +39,6 @@ from recon_node.p2p.sync.event_stream import (
     EVENTS_PROTOCOL,
     parse_id_request,
 )
-from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import KeyRange, KeyStore, SoughtIds, id_of
@@ -191,7 +191,7 @@ def real_keys(events: list[Held]) -> KeyStore:
 async def test_searches_for_nothing_are_paced_by_address(autojump_clock):
     """However many streams and peers an address has, and whatever others do."""
     rate, burst, seconds = 100_000, 300_000, 5
-    searches = Searches(KEYS, KeyRateLimit(rate, burst))
+    searches = Searches(KEYS, rate_limit_of(rate, burst))
     number = Counter()
 
     async def search_for_ever(address: str) -> None:
@@ -213,7 +213,7 @@ async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clo
     """An event makes up for the keys that were looked at for it."""
     keys = real_keys(sdk_events)
     assert len(keys) < KEYS_PER_EVENT
-    searches = Searches(keys, KeyRateLimit(rate=1, burst=len(keys)))
+    searches = Searches(keys, rate_limit_of(rate=1, burst=len(keys)))
     started = trio.current_time()
     for key, _ in sdk_events[:100]:
         assert await searches.find("192.0.2.1", SoughtIds(WHOLE, [id_of(key)])) == {key: id_of(key)}
@@ -226,7 +226,7 @@ async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clo
 async def test_a_stream_that_asks_too_much_waits_and_is_answered(sdk_events, autojump_clock):
     ours, theirs = frame_pair()
     keys = real_keys(sdk_events)
-    searches = Searches(keys, KeyRateLimit(rate=len(keys), burst=len(keys)))
+    searches = Searches(keys, rate_limit_of(rate=len(keys), burst=len(keys)))
 
     async def read_cars(wanted):
         raise AssertionError("nothing is held")
@@ -234,7 +234,7 @@ async def test_a_stream_that_asks_too_much_waits_and_is_answered(sdk_events, aut
     started = trio.current_time()
     async with trio.open_nursery() as nursery:
         search = partial(searches.find, "192.0.2.1")
-        nursery.start_soon(serve_events_by_id, theirs, read_cars, search, LOOPBACK)
+        nursery.start_soon(serve_events, theirs, read_cars, NETWORK, LOOPBACK, search)
         ids = [id_of(b"%d" % number) for number in range(10)]
         _, not_supplied = await ask(ours, SoughtIds(WHOLE, ids), per_request=1)
         await ours._stream.send_eof()
@@ -244,7 +244,7 @@ async def test_a_stream_that_asks_too_much_waits_and_is_answered(sdk_events, aut
 
 async def test_a_node_paces_its_peers(tmp_path, sdk_cars, monkeypatch):
     """Over real hosts: who asks too much waits for long; another stream of ours is served."""
-    monkeypatch.setattr(network_side, "KeyRateLimit", partial(KeyRateLimit, rate=1e-3, burst=100))
+    monkeypatch.setattr(network_side, "KeyRateLimit", partial(rate_limit_of, rate=1e-3, burst=100))
     async with victim_and_peer(tmp_path, sdk_cars[:60]) as (victim, peer):
         frames = await open_events(peer, victim)
         await frames.send([request([NO_ID])] * 3, PATIENCE)

@@ -16,7 +16,7 @@ from recon_node.ceramic import network_range, parse_event
 from recon_node.p2p.context import Counters
 from recon_node.p2p.errors import PeerProtocolError, StaleStreamError
 from recon_node.p2p.sync import event_stream, fetch
-from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
+from recon_node.p2p.sync.event_server import serve_events
 from recon_node.p2p.sync.event_stream import (
     CAR,
     END,
@@ -66,7 +66,7 @@ class Source:
         theirs = FrameStream(right, LOOPBACK.max_frame)
         serve = partial(serve_events, theirs, self.read_cars, NETWORK, LOOPBACK)
         if protocol == EVENTS_BY_ID_PROTOCOL:
-            serve = partial(serve_events_by_id, theirs, self.read_cars, self.search, LOOPBACK)
+            serve = partial(serve, self.search)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve)
             yield FrameStream(left, LOOPBACK.max_frame)
@@ -264,7 +264,7 @@ async def test_who_supplies_nothing_is_not_asked_for_all_that_it_lists(store):
     theirs = FrameStream(right, LOOPBACK.max_frame)
     one = by_hand(store, left)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_events_by_id, theirs, None, Source([]).search, LOOPBACK)
+        nursery.start_soon(serve_events, theirs, None, NETWORK, LOOPBACK, Source([]).search)
         with pytest.raises(PeerProtocolError, match="1500 keys for which it delivered no event"):
             await one.perform(FetchById(wanted))
         await left.send_eof()

@@ -6,7 +6,16 @@ import pytest
 import trio
 import trio.lowlevel
 from nacl.signing import SigningKey
-from p2p_support import LOOPBACK, NETWORK, connect, encode_frame, eventually, loopback_host, node
+from p2p_support import (
+    LOOPBACK,
+    NETWORK,
+    connect,
+    encode_frame,
+    eventually,
+    loopback_host,
+    node,
+    sessions,
+)
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import Network, StreamId, StreamType, sort_value_range
@@ -84,7 +93,7 @@ async def test_a_peer_with_disjoint_interests_gets_no_recon_bytes(tmp_path, monk
             0,
             0,
         ]
-        assert [counts.sessions_initiated for counts in counters] == [0, 0]
+        assert [sessions(counts, "initiator") for counts in counters] == [0, 0]
         await b.store.wanted.add(BLOG)
         await eventually(lambda: len(b.store.keys) == 20)
         assert len(a.store.keys) == 10

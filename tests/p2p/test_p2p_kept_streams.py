@@ -13,6 +13,7 @@ from p2p_support import (
     loopback_host,
     node,
     read_to_end,
+    sessions,
     streams_opened,
     victim_and_peer,
 )
@@ -63,7 +64,7 @@ async def test_many_sessions_take_one_stream(tmp_path, sdk_cars):
         opened = streams_opened(a, "recon"), streams_opened(b, "recon")
         await b.p2p.connect(a.address)
         counters = a.p2p.counters, b.p2p.counters
-        await eventually(lambda: min(counts.sessions_initiated for counts in counters) >= 10)
+        await eventually(lambda: min(sessions(counts, "initiator") for counts in counters) >= 10)
         assert [len(streams) for streams in opened] == [1, 1]
         assert {*a.outcomes(), *b.outcomes()} == {"agreed"}
         sizes = {(report.bytes_sent, report.bytes_received) for report in b.p2p.sync_reports}
@@ -77,7 +78,7 @@ async def test_1_0_takes_a_stream_for_each_session(tmp_path):
     ):
         opened = streams_opened(a, "recon")
         await b.p2p.connect(a.address)
-        await eventually(lambda: a.p2p.counters.sessions_initiated >= 3)
+        await eventually(lambda: sessions(a.p2p.counters, "initiator") >= 3)
         assert len(opened) >= 3
 
 
@@ -95,10 +96,10 @@ async def test_a_peer_that_ends_the_stream_after_each_session(tmp_path):
     async with node(tmp_path / "a", **BUSY) as a, loopback_host() as peer:
         peer.handle(RECON_1_2.id, answer_once)
         await a.p2p.connect(peer.addresses[0])
-        await eventually(lambda: a.p2p.counters.sessions_initiated >= 6)
+        await eventually(lambda: sessions(a.p2p.counters, "initiator") >= 6)
         assert len(served) >= 6
         assert set(a.outcomes()) == {"agreed"}
-        assert a.p2p.counters.sessions_failed == a.failures(peer.peer_id) == 0
+        assert sessions(a.p2p.counters, "failed") == a.failures(peer.peer_id) == 0
 
 
 async def test_a_kept_stream_that_ends_under_the_opening_is_replaced(tmp_path):
@@ -114,7 +115,7 @@ async def test_a_kept_stream_that_ends_under_the_opening_is_replaced(tmp_path):
     async with node(tmp_path / "a", **BUSY) as a, loopback_host() as peer:
         peer.handle(RECON_1_2.id, leave_at_the_second_opening)
         await a.p2p.connect(peer.addresses[0])
-        await eventually(lambda: a.p2p.counters.sessions_initiated >= 4)
+        await eventually(lambda: sessions(a.p2p.counters, "initiator") >= 4)
         assert set(a.outcomes()) == {"agreed"}
         assert a.failures(peer.peer_id) == 0
 
@@ -129,7 +130,7 @@ async def test_kept_streams_take_no_slot_and_are_one_a_peer(tmp_path):
             await read_to_end(frames._stream)
         assert await ask(streams[0]) == AGREED
         assert victim.p2p.counters.sessions_refused == 0
-        assert victim.p2p.counters.sessions_answered == 6
+        assert sessions(victim.p2p.counters, "responder") == 6
 
 
 async def test_each_session_on_a_stream_has_the_interests_of_its_time(tmp_path):

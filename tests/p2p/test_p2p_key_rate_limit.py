@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable
 
 import trio
+from p2p_support import rate_limit_of
 
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import Meter
@@ -37,7 +38,7 @@ async def do(meter: Meter, steps: Iterable[None]) -> None:
 async def test_openings_of_ranges_that_nobody_has_are_paced_by_address(autojump_clock):
     """By 110 bytes each, one address had this node sketch all its keys, as fast as it asked."""
     looks = 2 * LOOKS * len(KEYS)
-    rate_limit = KeyRateLimit(rate=looks / 2, burst=2 * looks)
+    rate_limit = rate_limit_of(rate=looks / 2, burst=2 * looks)
     made = dict.fromkeys(["192.0.2.1", "2001:db8::1"], 0)
     numbers = iter(range(1000))
 
@@ -58,7 +59,7 @@ async def test_openings_of_ranges_that_nobody_has_are_paced_by_address(autojump_
 
 
 async def test_ranges_that_this_node_wants_itself_cost_a_peer_nothing(autojump_clock):
-    rate_limit = KeyRateLimit(rate=1, burst=1)
+    rate_limit = rate_limit_of(rate=1, burst=1)
     started = trio.current_time()
     for number in range(1000, 1010):
         await have_made(rate_limit, "192.0.2.1", number, is_free=True)
@@ -72,7 +73,7 @@ async def test_ranges_that_this_node_wants_itself_cost_a_peer_nothing(autojump_c
 
 
 async def test_salted_hashes_are_paid_in_any_range(autojump_clock):
-    rate_limit = KeyRateLimit(rate=1, burst=1)
+    rate_limit = rate_limit_of(rate=1, burst=1)
     steps = KEYS.salted_lanes(a_range(0), b"salt", with_lower=False)
     with trio.move_on_after(1):
         await do(Meter(rate_limit, "192.0.2.1", KEYS, lambda: True), steps)

@@ -6,7 +6,7 @@ Each holds events that the other refuses, all over the range and more than one s
 import hashlib
 
 from nacl.signing import SigningKey
-from p2p_support import NETWORK, Node, eventually, two_nodes
+from p2p_support import NETWORK, Node, eventually, sessions, two_nodes
 from support.forging import forged
 
 from recon_node.ceramic import StreamId, StreamType
@@ -32,14 +32,14 @@ one, and two sessions at once share the events, in any proportion."""
 def totals(*nodes: Node) -> list[tuple[int, int]]:
     """How many sessions failed at each, and how many bytes of events it fetched."""
     counters = [node.p2p.counters for node in nodes]
-    return [(counts.sessions_failed, counts.event_bytes_received) for counts in counters]
+    return [(sessions(counts, "failed"), counts.event_bytes_received) for counts in counters]
 
 
-async def sessions(number: int, *nodes: Node) -> None:
+async def further_sessions(number: int, *nodes: Node) -> None:
     """Wait until they have begun so many more."""
 
     def begun() -> int:
-        return sum(node.p2p.counters.sessions_initiated for node in nodes)
+        return sum(sessions(node.p2p.counters, "initiator") for node in nodes)
 
     until = begun() + number
     await eventually(lambda: begun() >= until)
@@ -76,14 +76,14 @@ async def test_all_others_arrive_and_nothing_is_asked_for_again(tmp_path, versio
         left_out = f"{REFUSED:,} keys left out"
         ends = f"agreed but for {left_out} here and {left_out} by the peer"
         await eventually(lambda: a.outcomes()[-1:] == b.outcomes()[-1:] == [ends])
-        assert a.p2p.counters.sessions_failed, "it went on in further sessions"
+        assert sessions(a.p2p.counters, "failed"), "it went on in further sessions"
         reports = [side.p2p.sync_reports[-1] for side in (a, b)]
         counts = {(report.keys_left_out, report.keys_left_out_by_peer) for report in reports}
         assert counts == {(REFUSED, REFUSED)}
         # From now on all sessions end well, nothing is fetched, and nobody is to blame.
-        await sessions(4, a, b)  # those that were under way
+        await further_sessions(4, a, b)  # those that were under way
         before = totals(a, b)
-        await sessions(10, a, b)
+        await further_sessions(10, a, b)
         assert totals(a, b) == before
         assert {a.outcomes()[-1], b.outcomes()[-1]} == {ends}
         await eventually(lambda: a.failures(b.p2p.peer_id) == b.failures(a.p2p.peer_id) == 0)

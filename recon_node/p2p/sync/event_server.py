@@ -6,8 +6,7 @@ A stream holds a slot only while requests come. Between two fetches of its peer 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -92,11 +91,10 @@ class EventServer:
         peer_id = stream.peer_id
         read_cars = partial(self._read_cars, peer_id)
         try:
+            search = None
             if stream.protocol == EVENTS_BY_ID_PROTOCOL:
                 search = partial(self._searches.find, stream.address)
-                await serve_events_by_id(frames, read_cars, search, settings, LINGER)
-            else:
-                await serve_events(frames, read_cars, self._store.network, settings, LINGER)
+            await serve_events(frames, read_cars, self._store.network, settings, search)
         except (*PEER_FAILURES, StoreError) as error:
             logger.info("Event stream ended early", peer=peer_id, reason=describe_error(error))
             if isinstance(error, BROKEN_PROTOCOL):
@@ -158,70 +156,35 @@ async def serve_events(
     read_cars: ReadCars,
     network: Network,
     settings: P2PSettings,
-    linger: float = math.inf,
+    search: Search | None = None,
 ) -> None:
-    """Answer requests until the peer ends the stream, or none follows within `linger` seconds.
+    """Answer requests until the peer ends the stream, or none follows within `LINGER` seconds.
 
-    The first request must come within `idle_timeout`. After that the peer may take
-    `turn_timeout` to read an answer or to begin another request, because it stores events
-    meanwhile.
+    They are for EventIds; with a `search`, for ids. The peer may take `turn_timeout` to read an
+    answer, because it stores events meanwhile.
 
     Raises:
-        PeerProtocolError: a request does not parse, or asks for events of another network.
+        PeerProtocolError: a request does not parse, or asks for EventIds of another network; or it
+            does not come within `idle_timeout`.
     """
-
     answers = _Answers(frames, read_cars, settings.turn_timeout)
-
-    async def answer(request: bytes) -> None:
-        await answers.send(parse_request(request, network), lambda _: CAR, lambda unread: unread)
-
-    await _serve(frames, answer, settings, linger)
-
-
-async def serve_events_by_id(
-    frames: FrameStream,
-    read_cars: ReadCars,
-    search: Search,
-    settings: P2PSettings,
-    linger: float = math.inf,
-) -> None:
-    """Answer requests until the peer ends the stream, or none follows within `linger` seconds.
-
-    The peer has the time that 1.0.0 allows.
-
-    Raises:
-        PeerProtocolError: a request does not parse.
-    """
-
-    answers = _Answers(frames, read_cars, settings.turn_timeout)
-
-    async def answer(request: bytes) -> None:
-        wanted = parse_id_request(request)
-        held = await search(wanted)
-
-        def not_held(unread: Sequence[EventId]) -> Sequence[bytes]:
-            return sorted(
-                set(wanted.ids).difference(held.values()).union([held[key] for key in unread])
-            )
-
-        await answers.send([*held], head_frame, not_held)
-
-    await _serve(frames, answer, settings, linger)
-
-
-async def _serve(
-    frames: FrameStream,
-    answer: Callable[[bytes], Awaitable[None]],
-    settings: P2PSettings,
-    linger: float,
-) -> None:
-    """Have requests answered."""
-    patience, until_begun = settings.turn_timeout, 0.0
-    while (request := await frames.receive(settings.idle_timeout, until_begun)) is not None:
-        until_begun = settings.turn_timeout
-        await answer(request)
-        if linger < patience and not await frames.wait_for_frame(linger):
+    while (request := await frames.receive(settings.idle_timeout)) is not None:
+        if search is None:
+            wanted = parse_request(request, network)
+            await answers.send(wanted, lambda _: CAR, lambda unread: unread)
+        else:
+            sought = parse_id_request(request)
+            held = await search(sought)
+            await answers.send([*held], head_frame, partial(_not_held, sought, held))
+        if not await frames.wait_for_frame(LINGER):
             return
+
+
+def _not_held(
+    sought: SoughtIds, held: Mapping[EventId, bytes], unread: Sequence[EventId]
+) -> list[bytes]:
+    """Return the ids that were not found, and those of events that have no CAR."""
+    return sorted(set(sought.ids).difference(held.values()).union([held[key] for key in unread]))
 
 
 class _Answers:

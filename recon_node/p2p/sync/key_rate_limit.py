@@ -30,15 +30,10 @@ _MAX_BLOCKS: Final = 1000
 
 
 class KeyRateLimit:
-    """How many keys are looked at for each address block.
+    """How many keys are looked at for each address block."""
 
-    Args:
-        rate: keys a second, in the long run.
-        burst: keys that are looked at without a wait.
-    """
-
-    def __init__(self, rate: float = KEYS_PER_SECOND, burst: float = KEYS_AT_ONCE) -> None:
-        self._buckets = TokenBuckets[str](burst, rate, _MAX_BLOCKS)
+    def __init__(self) -> None:
+        self._buckets = TokenBuckets[str](KEYS_AT_ONCE, KEYS_PER_SECOND, _MAX_BLOCKS)
 
     def _bucket_of(self, address: str) -> TokenBucket:
         return self._buckets.of(address_block_of(address), trio.current_time())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -309,11 +309,6 @@ class FrameWire(Generic[M]):
             if not self._session.done:  # else the peer has said its last word
                 raise
         self._account.hold("answers", 0)
-
-    @contextmanager
-    def our_work(self) -> Iterator[None]:
-        """Do nothing: the peer's time begins when its message is waited for."""
-        yield
 
     def _decode(self, data: bytes) -> tuple[M, int]:
         message = self._version.decode(data)

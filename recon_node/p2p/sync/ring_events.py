@@ -302,15 +302,14 @@ class RingWire:
         self._queue, self._queued = trio.open_memory_channel[Send[Message] | SendValues](MAX_QUEUED)
         self._idle = trio.CancelScope()
         """Ends the session when the peer has neither sent nor taken anything for a while."""
-        self._is_working = False
-        """Whether it is this node that takes its time, not the peer."""
+        self._waits_for_peer = False
+        """Whether it is the peer that takes its time, not this node."""
         self._sent = self._received = 0
         """Bytes of the session."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Carry messages while the block runs; wait until what was sent is written."""
-        self._note_progress()
         # The stream may be lost as the node stops: then one task fails and the other is cancelled.
         with unwrapped(*PEER_FAILURES, trio.Cancelled), self._idle:
             async with trio.open_nursery() as nursery:
@@ -318,6 +317,8 @@ class RingWire:
                 async with self._queue:
                     yield
                     self._charge()
+                    self._waits_for_peer = True
+                    self._note_progress()
         if self._idle.cancelled_caught:
             raise PeerProtocolError(
                 f"the peer neither sent nor took anything for {self._idle_timeout:g} s"
@@ -331,27 +332,28 @@ class RingWire:
         """Return the peer's next message; None at the end of the stream."""
         while (message := next(self._arrived, None)) is None:
             self._charge()
-            data = await self._stream.receive_some(READ_SIZE)
+            with self._peers_turn():
+                data = await self._stream.receive_some(READ_SIZE)
             if not data:
                 if self._decoder.buffered:
                     raise PeerGoneError("the peer ended the stream within a message")
                 return None
-            self._note_progress()
             self._received += len(data)
             self._arrived = self._decoder.feed(data)
         return message
 
     async def send(self, action: Send[Message] | SendValues) -> None:
         """Have messages, or the values of a range, sent after what is queued already."""
-        await self._queue.send(action)
+        with self._peers_turn():
+            await self._queue.send(action)
 
     @contextmanager
-    def our_work(self) -> Iterator[None]:
-        """Do not hold the time that the block takes against the peer."""
-        self._is_working = True
+    def _peers_turn(self) -> Iterator[None]:
+        """Hold the time that the block takes against the peer."""
+        self._waits_for_peer = True
         self._note_progress()
         yield
-        self._is_working = False
+        self._waits_for_peer = False
         self._note_progress()
 
     async def _write(self) -> None:
@@ -375,5 +377,5 @@ class RingWire:
         self._hold(self._decoder.buffered + self._session.held)
 
     def _note_progress(self) -> None:
-        patience = math.inf if self._is_working else self._idle_timeout
+        patience = self._idle_timeout if self._waits_for_peer else math.inf
         self._idle.deadline = trio.current_time() + patience

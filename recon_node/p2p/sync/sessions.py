@@ -18,7 +18,6 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     contextmanager,
     nullcontext,
 )
@@ -106,10 +105,6 @@ class Wire(Protocol[M]):
 
     async def send(self, action: Send[M] | SendValues) -> None:
         """Send messages, or have the values of a range sent."""
-        ...
-
-    def our_work(self) -> AbstractContextManager[None]:
-        """Do not hold the time that the block takes against the peer."""
         ...
 
 
@@ -228,8 +223,7 @@ async def _perform(
         elif isinstance(action, Send | SendValues):
             await wire.send(action)
         else:
-            with wire.our_work():
-                reply = await performer.perform(action)
+            reply = await performer.perform(action)
 
 
 class Meter:
@@ -587,9 +581,6 @@ class SyncHistory:
     def _count(self, report: SyncReport) -> None:
         """Count a session that has ended. Keys and events are counted as they arrive."""
         counters = self._counters
-        counters.sessions_initiated += report.role == "initiator"
-        counters.sessions_answered += report.role == "responder"
-        counters.sessions_failed += not report.went_well
         counters.durations[report.role, report.result].observe(report.seconds)
         counters.keys_left_out += report.keys_left_out
         counters.keys_left_out_by_peers += report.keys_left_out_by_peer
