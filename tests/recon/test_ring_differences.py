@@ -19,6 +19,15 @@ from recon_node.recon.ring.ring_session import Initiator, Responder
 EVERYTHING = KeyRange(b"", b"\xff")
 BATCH = 3
 """Values that the other side admits at once; ceramic-one admits 100."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_batches() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BATCH_VALUES", BATCH)
+        yield
+
+
 FIRST_PAUSE = module.BEFORE_TRYING_AGAIN.first
 
 
@@ -57,7 +66,7 @@ class OurNode(Node):
     def __init__(self, keys: Iterable[bytes], refuses: Iterable[bytes]) -> None:
         super().__init__(keys, refuses)
         self.now = 0.0
-        self.differences = Differences(lambda: self.now, BATCH)
+        self.differences = Differences(lambda: self.now)
 
     def _keys(self) -> PeerKeys:
         self.exchange: Exchange = self.differences.begin(self.store)

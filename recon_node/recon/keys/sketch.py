@@ -246,8 +246,8 @@ class Sketch:
 
     __slots__ = ("_table", "symbols")
 
-    def __init__(self, size: int = MAX_SYMBOLS) -> None:
-        self.symbols = Symbols.none(size)
+    def __init__(self) -> None:
+        self.symbols = Symbols.none(MAX_SYMBOLS)
         self._table = 0
 
     def add(self, ids: Ids, signs: Signs | None = None) -> None:

@@ -117,28 +117,24 @@ class _Sent:
         self.order[key] = self.count
         self.count += 1
 
-    def refused(self, lacking: set[bytes], batch: int) -> list[bytes]:
+    def refused(self, lacking: set[bytes]) -> list[bytes]:
         """Return the keys of values that the peer has refused, if it lacks some."""
         places = sorted((self.order[key], key) for key in lacking if key in self.order)
         if places and self.ending is Ending.PEER_HUNG_UP:
-            end = (places[0][0] // batch + 1) * batch
+            end = (places[0][0] // BATCH_VALUES + 1) * BATCH_VALUES
             places = [(rank, key) for rank, key in places if rank < end]
         return [key for _, key in places]
 
 
 class Differences:
-    """What one peer and we refuse of each other.
+    """What one peer and we refuse of each other. `clock` never jumps back."""
 
-    `clock` never jumps back; the peer admits `batch` values at once.
-    """
-
-    def __init__(self, clock: Callable[[], float], batch: int = BATCH_VALUES) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.refused_here = KeyStore()
         """Keys of the peer."""
         self.refused_there = KeyStore()
         """Keys of ours."""
         self._clock = clock
-        self._batch = batch
         self._tries: dict[bytes, tuple[int, float]] = {}
         """How often a key was refused, and when it may be tried again; the latest one last."""
         self._unsettled: list[_Sent] = []
@@ -180,7 +176,7 @@ class Differences:
         for sent in sessions:
             if sent in self._unsettled:
                 self._unsettled.remove(sent)
-                for key in sent.refused(lacking, self._batch):
+                for key in sent.refused(lacking):
                     self.refuse(key, self.refused_there)
 
     def add_sent(self, sent: _Sent) -> None:

@@ -16,13 +16,11 @@ from recon_node.recon.keys.ordered_keys import KeyRange, Summary
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.ring.ring_codec import RangeHash
 
-FAN_OUT: Final = 2
-"""Parts into which a range is split; ceramic-one's."""
 LISTING_THRESHOLD: Final = 4
-"""Keys up to which a range is listed instead of split; ceramic-one's.
+"""Keys up to which a range is listed instead of halved; ceramic-one's.
 
-At least 2 * FAN_OUT - 1: where a part could hold one key that is not its first bound, the receiver
-would take that bound for the key, and keys would be lost without notice.
+At least 3: where a half could hold one key that is not its first bound, the receiver would take
+that bound for the key, and keys would be lost without notice.
 """
 
 NO_KEYS: Final = Summary(ZERO, 0)
@@ -58,29 +56,11 @@ class RingKeyView(Protocol):
 
 
 class Ring:
-    """A key store whose ranges include their first bound; some bounds are not keys.
+    """A key store whose ranges include their first bound; some bounds are not keys."""
 
-    Raises:
-        ValueError: the fan-out or the threshold is too small.
-    """
-
-    def __init__(
-        self,
-        store: RingKeyView,
-        is_fencepost: Callable[[bytes], bool],
-        *,
-        fan_out: int = FAN_OUT,
-        listing_threshold: int = LISTING_THRESHOLD,
-    ) -> None:
-        if fan_out < 2 or listing_threshold < 2 * fan_out - 1:
-            raise ValueError(
-                f"fan_out {fan_out} is not at least 2, or listing_threshold {listing_threshold} "
-                "not at least 2 * fan_out - 1"
-            )
+    def __init__(self, store: RingKeyView, is_fencepost: Callable[[bytes], bool]) -> None:
         self._store = store
         self._is_fencepost = is_fencepost
-        self._fan_out = fan_out
-        self._listing_threshold = listing_threshold
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._store
@@ -116,17 +96,11 @@ class Ring:
         return Comparison(Outcome.DIFFER, (before, self.state(own_first, ours.last)))
 
     def _parts(self, ours: RangeHash) -> tuple[RangeHash, ...]:
-        """Split a range at some of its keys, or at all of them where they are few."""
-        if ours.summary.count <= self._listing_threshold:
+        """Halve a range at one of its keys, or split it at all of them where they are few."""
+        if ours.summary.count <= LISTING_THRESHOLD:
             cuts = list(self.keys(ours.first, ours.last))
         else:
-            cuts = self._cuts(ours)
+            rank = ours.summary.count // 2 - (ours.first in self._store)  # not in the store's range
+            cuts = [self._store.nth(KeyRange(ours.first, ours.last), rank)]
         bounds = [ours.first, *(cut for cut in cuts if cut != ours.first), ours.last]
         return tuple(self.state(*pair) for pair in pairwise(bounds))
-
-    def _cuts(self, ours: RangeHash) -> list[bytes]:
-        """Return the keys that split a range into equal parts."""
-        key_range, count = KeyRange(ours.first, ours.last), ours.summary.count
-        skipped = ours.first in self._store  # the store's own ranges leave it out
-        ranks = (part * count // self._fan_out - skipped for part in range(1, self._fan_out))
-        return [self._store.nth(key_range, rank) for rank in ranks]
