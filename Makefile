@@ -28,7 +28,7 @@ help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 demo: $(RUNNABLE)  ## Run three daemons and the Spark pipeline on sample events
-	$(BIN)/python -m recon_node.demo
+	$(BIN)/python -m benchmarks.demo
 
 test: $(INSTALLED)  ## Run the test suite (a few minutes)
 	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --maxprocesses 4 \

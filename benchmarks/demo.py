@@ -1,6 +1,6 @@
 """The whole system on one machine: three nodes reconcile sample events, and Spark keeps tables.
 
-    python -m recon_node.demo [--events FILE]
+    python -m benchmarks.demo [--events FILE]
 
 Three daemons start as processes on the loopback interface, with empty data directories. Only the
 first is a bootstrap address, so the other two have to find each other through the DHT. Half of the
