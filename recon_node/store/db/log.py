@@ -28,7 +28,6 @@ from typing import Final
 
 import structlog
 
-from recon_node.base.latest import Latest
 from recon_node.ceramic import EventId, EventKind, Network
 from recon_node.ceramic.event import TIME
 from recon_node.ipld import CID
@@ -79,7 +78,7 @@ RULES = 7
 HEAD_FILE: Final = "feed.head"
 
 _OWN_STREAMS: Final = 4096
-"""Streams, by their init events."""
+"""Streams, by their init events, after which they are forgotten in memory."""
 
 
 @dataclass(slots=True)
@@ -161,7 +160,7 @@ class EventLog:
         connection: for statements within a `transaction`.
         limits: how large each share of events may be that cost their maker nothing.
         marks: where the log stands after the last commit.
-        own_streams: the latest streams of which it is noted that a client wrote to them.
+        own_streams: streams of which it is noted that a client wrote to them.
         last_release: the CID of the release that was looked at last.
         evictable: finds what may make room for time events.
         chains: those that are asked about anchors (CAIP-2); None: it is not known which.
@@ -187,7 +186,7 @@ class EventLog:
         self.now = now
         self.guarded = guarded
         self.limits = share_limits(settings, guarded=guarded)
-        self.own_streams = Latest[CID, None](_OWN_STREAMS)
+        self.own_streams: set[CID] = set()
         self.last_release = b""
         self.evictable = proofs.Evictable()
         self.chains: Collection[str] | None = None
@@ -480,10 +479,12 @@ def commit_batch(
             change.loader.carry_out(rules.move_mended(names))
         verdicts = change.loader.carry_out(rules.judge(batch))
         committed = change.write()
-        new_own = [init for init in rules.own_streams if init not in log.own_streams]
+        new_own = rules.own_streams - log.own_streams
         if new_own:
             note_own_streams(log.connection, new_own)
-    log.own_streams.update(dict.fromkeys(new_own))
+    if len(log.own_streams) > _OWN_STREAMS:
+        log.own_streams.clear()  # to note one again does no harm
+    log.own_streams |= new_own
     committed.verdicts, committed.mended = verdicts, mended
     return committed
 
