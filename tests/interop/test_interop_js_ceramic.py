@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.npm_packages import install, node
+from support import npm_packages
 from support.waiting import equal, recon, wait_until
 
 from recon_node.testnet import Testnet
@@ -23,10 +23,12 @@ pytestmark = pytest.mark.long
 
 def test_what_one_js_ceramic_writes_others_read_and_change(tmp_path: Path) -> None:
     """Each run has a new state directory: all that it knows comes from its Recon node."""
-    install(FOLDER)
+    npm_packages.install(FOLDER)
     with Testnet(2, flags=("--sync-interval", "1")) as testnet:
         here, there = testnet.nodes
-        written = node(FOLDER, LIMIT, "app.mjs", "write", here.api_url, str(tmp_path / "1"))
+        written = npm_packages.node(
+            FOLDER, LIMIT, "app.mjs", "write", here.api_url, str(tmp_path / "1")
+        )
         assert written["content"] == {"text": "second", "likes": 3}
 
         # Interests narrow a node down: the application's models have to be among them.
@@ -41,7 +43,7 @@ def test_what_one_js_ceramic_writes_others_read_and_change(tmp_path: Path) -> No
             ((here, "second", "third"), (there, "third", "fourth")), 2
         ):
             state = tmp_path / str(number)
-            changed = node(
+            changed = npm_packages.node(
                 FOLDER, LIMIT, "app.mjs", "change", at.api_url, str(state), json.dumps(ids), after
             )
             assert changed["found"] == {"text": before, "likes": 3}
