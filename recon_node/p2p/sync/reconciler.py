@@ -81,7 +81,8 @@ class Reconciler:
         self.slots = PeerSlots(settings.max_sessions, settings.max_sessions_per_peer)
         """For the sessions that peers start."""
         for version in versions:
-            sessions.register(version.id, self, keeps_stream=version.keeps_stream)
+            keeps_stream = version.keeps_stream
+            sessions.register(version.id, self.slots, self.begin_answer, keeps_stream=keeps_stream)
 
     async def reconcile(
         self, peer_id: str, key_range: KeyRange, news: Sequence[KeyRange] = ()

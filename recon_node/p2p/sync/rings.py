@@ -93,7 +93,7 @@ class Rings:
         """How many more entries are passed on before the ring is looked after again."""
         self._peer_interests: dict[str, list[KeyRange]] = {}
         for protocol in (PEER_RING, MODEL_RING):
-            sessions.register(protocol, self)
+            sessions.register(protocol, self.slots, self.begin_answer)
 
     async def run(self) -> None:
         """Keep the peer ring up to date, until cancelled."""

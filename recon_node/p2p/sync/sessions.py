@@ -22,7 +22,7 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import structlog
 import trio
@@ -311,19 +311,8 @@ class PeerSlots:
 R = TypeVar("R", bound=SessionRun[Any])
 
 
-class Answerer(Protocol):
-    """Answers the sessions of some protocols."""
-
-    slots: PeerSlots
-    """For the sessions that peers start."""
-
-    async def begin_answer(self, frames: PeerFrames) -> SessionRun[Any]:
-        """Begin a session that a peer starts.
-
-        Raises:
-            StoreError: the disk failed.
-        """
-        ...
+BeginAnswer: TypeAlias = Callable[[PeerFrames], Awaitable[SessionRun[Any]]]
+"""Begins a session that a peer starts; raises StoreError if the disk failed."""
 
 
 class Sessions:
@@ -333,16 +322,18 @@ class Sessions:
         self._host, self._book = context.host, context.book
         self._settings, self._counters = context.settings, context.counters
         self._history = history
-        self._answerers: dict[str, Answerer] = {}
+        self._answered: dict[str, tuple[PeerSlots, BeginAnswer]] = {}
         self._reusable: set[str] = set()
         """Protocols whose streams may carry another session after one that ended well."""
         self._kept = KeptStreams()
         self._idle_streams = PeerSlots(context.settings.max_connections, 1)
         """For the streams that peers opened, between two sessions."""
 
-    def register(self, protocol: str, answerer: Answerer, *, keeps_stream: bool = False) -> None:
-        """Have `answerer` answer the sessions of a protocol from now on."""
-        self._answerers[protocol] = answerer
+    def register(
+        self, protocol: str, slots: PeerSlots, begin: BeginAnswer, *, keeps_stream: bool = False
+    ) -> None:
+        """Answer the sessions of a protocol that peers start from now on, within some slots."""
+        self._answered[protocol] = slots, begin
         if keeps_stream:
             self._reusable.add(protocol)
         self._host.handle(protocol, self.serve)
@@ -386,15 +377,15 @@ class Sessions:
 
     async def _serve_session(self, frames: PeerFrames) -> bool:
         """Answer a session; return whether it ended well."""
-        stream, answerer = frames.stream, self._answerers[frames.stream.protocol]
-        scope = trio.CancelScope()
-        with answerer.slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot:
+        stream, scope = frames.stream, trio.CancelScope()
+        slots, begin_answer = self._answered[stream.protocol]
+        with slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot:
             if not has_slot:
                 self._counters.sessions_refused += 1
                 await stream.reset()
                 return False
             try:
-                run = await answerer.begin_answer(frames)
+                run = await begin_answer(frames)
             except StoreError as error:
                 logger.warning("A sync cannot begin", peer=stream.peer_id, reason=str(error))
                 await stream.reset()
