@@ -152,15 +152,6 @@ def given_settings(
     return given
 
 
-def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """Read the settings from all sources.
-
-    Raises:
-        SettingsError: the file cannot be read, or a setting is unknown or cannot be used.
-    """
-    return checked_settings(given_settings(config, flags))
-
-
 def checked_settings(given: Mapping[str, Given]) -> Settings:
     """Make the settings from what `given_settings` found; what is not given has its default.
 

@@ -1,4 +1,4 @@
-"""Builders of events: for the demo, for benchmarks and tests, and for writing to Ceramic.
+"""Builders of events: for writing to Ceramic, for anchors, for benchmarks and tests.
 
     key = SigningKey.generate()
     init = init_event(key, model, {"title": "first"})
@@ -32,7 +32,6 @@ __all__ = [
     "model_event",
     "proof_block",
     "signed_event",
-    "time_event",
     "time_event_car",
 ]
 
@@ -112,38 +111,6 @@ def data_event(
     if header:
         payload["header"] = header
     return signed_event(key, payload, capability=capability)
-
-
-def time_event(
-    init: Event | CID,
-    prev: CID,
-    *,
-    siblings: Sequence[CID] = (),
-    chain_id: str = "eip155:11155111",
-    tx_hash: bytes = bytes(32),
-) -> Event:
-    """Build a time event that anchors `prev`.
-
-    Args:
-        init: of the stream.
-        prev: the left child at every level of the Merkle tree; without siblings, its root.
-        siblings: the right children on the way up the tree, the nearest first.
-        chain_id: of the chain that has the transaction (CAIP-2).
-        tx_hash: of the transaction, 32 bytes.
-
-    Raises:
-        InvalidEventError: `prev` or `init` cannot be an event's CID.
-    """
-    blocks: dict[CID, bytes] = {}
-    root = prev
-    for sibling in siblings:
-        root, block = _block(DAG_CBOR, [root, sibling])
-        blocks[root] = block
-    init_cid = init.cid if isinstance(init, Event) else init
-    path = "/".join("0" for _ in siblings)
-    return parse_event(
-        time_event_car(init_cid, prev, proof_block(chain_id, root, tx_hash), path, blocks)
-    )
 
 
 def proof_block(chain_id: str, root: CID, tx_hash: bytes) -> tuple[CID, bytes]:

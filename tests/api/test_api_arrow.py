@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pyarrow as pa
 from api_samples import INIT, Api, Events, api_of
+from support.time_events import time_event
 from test_api_damage import DAMAGED, damage
 
 from recon_node.api import Limits
-from recon_node.ceramic.builder import time_event
 from recon_node.ipld import CID, DAG_JOSE
 from recon_node.store import Store
 

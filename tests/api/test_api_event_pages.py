@@ -4,8 +4,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from api_samples import INIT, KEY, Api, admit, change, hand_over, read
+from support.time_events import time_event
 
-from recon_node.ceramic.builder import controller_of, data_event, time_event
+from recon_node.ceramic.builder import controller_of, data_event
 from recon_node.ipld import CID, car, dag_cbor
 from recon_node.store import Store
 

@@ -15,13 +15,13 @@ from api_samples import INIT, KEY, Events, change, hand_over, serving
 from browser import Browser, browser
 from page_screens import MAX_DIFFERENCE, difference_of
 from support.tangle_samples import ALL, ROOT, THREAD
+from support.time_events import time_event
 from test_api_undelivered import CHAIN
 
 from recon_node.anchoring.anchoring_service import Anchoring, open_anchoring
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.api import Access, Services
 from recon_node.ceramic import network_range
-from recon_node.ceramic.builder import time_event
 from recon_node.chain import ChainSettings, open_anchors
 from recon_node.dag.dag_events import shard_event
 from recon_node.dag.dag_service import open_dags

@@ -4,10 +4,11 @@ from typing import Any
 
 from api_samples import INIT, KEY, MODEL, Api, admit, api_of, change, hand_over, read
 from support.forging import forged
+from support.time_events import time_event
 from support.wallets import EthereumWallet
 
 from recon_node.api import Limits
-from recon_node.ceramic.builder import controller_of, signed_event, time_event
+from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.ipld import multibase
 from recon_node.store import Store
 

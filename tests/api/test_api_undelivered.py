@@ -4,8 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from api_samples import INIT, KEY, MODEL, Api, api_of, change, hand_over, read
+from support.time_events import time_event
 
-from recon_node.ceramic.builder import init_event, time_event
+from recon_node.ceramic.builder import init_event
 from recon_node.store import Store
 
 CHAIN = "eip155:11155111"

@@ -12,11 +12,11 @@ import pytest
 import trio
 from api_samples import INIT as FIRST
 from api_samples import MODEL, api_of, change, read
+from support.time_events import time_event
 
 from recon_node.api import evaluation
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.evaluation import Evaluation, Subject
-from recon_node.ceramic.builder import time_event
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import Store
 from recon_node.streams.json_values import BudgetError

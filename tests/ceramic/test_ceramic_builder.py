@@ -6,6 +6,7 @@ import pytest
 from ceramic_samples import CONTROLLER, INIT, KEY, MODEL
 from hypothesis import given
 from hypothesis import strategies as st
+from support.time_events import time_event
 
 from recon_node.ceramic import (
     MAINNET,
@@ -15,7 +16,7 @@ from recon_node.ceramic import (
     parse_event,
     verify_signature,
 )
-from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR, DagCborError
 
 values = st.recursive(

@@ -20,6 +20,7 @@ from ceramic_samples import (
     unsigned_car,
 )
 from support import vectors
+from support.time_events import time_event
 
 from recon_node.ceramic import (
     MAX_CAR_SIZE,
@@ -34,7 +35,7 @@ from recon_node.ceramic import (
     verify_signature,
 )
 from recon_node.ceramic.auth import envelope
-from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.event import MAX_PREVS
 from recon_node.ceramic.time_proof import MAX_PATH_DEPTH
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IDENTITY, RAW, car, dag_cbor, multibase

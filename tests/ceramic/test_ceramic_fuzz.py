@@ -6,9 +6,10 @@ import pytest
 from ceramic_samples import CONTROLLER, INIT, KEY, MODEL, signed_car, unsigned_car
 from hypothesis import given
 from hypothesis import strategies as st
+from support.time_events import time_event
 
 from recon_node.ceramic import Event, InvalidEventError, parse_event, verify_signature
-from recon_node.ceramic.builder import data_event, deterministic_init_event, time_event
+from recon_node.ceramic.builder import data_event, deterministic_init_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car
 from recon_node.ipld import cid as cid_module
 

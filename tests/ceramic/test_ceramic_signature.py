@@ -15,6 +15,7 @@ from ceramic_samples import (
     unsigned_car,
 )
 from support import vectors
+from support.time_events import time_event
 
 from recon_node.ceramic import (
     CeramicError,
@@ -24,7 +25,7 @@ from recon_node.ceramic import (
     signer,
     verify_signature,
 )
-from recon_node.ceramic.builder import controller_of, deterministic_init_event, time_event
+from recon_node.ceramic.builder import controller_of, deterministic_init_event
 
 PAYLOAD = {"data": {"title": "x"}, "header": HEADER}
 OTHER = controller_of(OTHER_KEY)

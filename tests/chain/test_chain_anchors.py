@@ -10,16 +10,11 @@ import pytest
 import trio
 from chain_server import GNOSIS, Fault, now
 from nacl.signing import SigningKey
+from support.time_events import time_event
 
 from recon_node.anchoring.tree import MerkleTree
 from recon_node.ceramic import Event, Network, StreamId, StreamType, expected_input, parse_event
-from recon_node.ceramic.builder import (
-    data_event,
-    init_event,
-    proof_block,
-    time_event,
-    time_event_car,
-)
+from recon_node.ceramic.builder import data_event, init_event, proof_block, time_event_car
 from recon_node.chain import ChainReport, ChainSettings, open_anchors
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor
 from recon_node.store import FeedRow, Store, open_store

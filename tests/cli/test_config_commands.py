@@ -9,10 +9,11 @@ from cli_run import error_of, json_of, run
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from support.settings import load_settings
 from support.waiting import finished
 
 from recon_node.cli import main
-from recon_node.settings import DECLARATIONS, load_settings, toml_value
+from recon_node.settings import DECLARATIONS, toml_value
 from spark_sink.cli import main as spark_main
 
 TOKEN = "a-token-that-nobody-should-see"

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from nacl.signing import SigningKey
 from structlog.testing import capture_logs
+from support.settings import load_settings
 
 from recon_node.api import Access, open_listener
 from recon_node.ceramic import METAMODEL, Network, StreamId, StreamType, sort_value_range
 from recon_node.ceramic.builder import init_event
 from recon_node.node import StartError, _configure_interests, warn_if_open
-from recon_node.settings import load_settings
 from recon_node.store import Interest, open_store
 
 NETWORK = Network.local(7)

@@ -11,9 +11,10 @@ from cli_run import error_of, json_of, run
 from nacl.signing import SigningKey
 from support import vectors
 from support.tangle_samples import AUTHOR, feed_message
+from support.time_events import time_event
 
 from recon_node.ceramic import Event, StreamId, StreamType
-from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.ceramic.builder import data_event, init_event
 from recon_node.dag.dag_events import replica_event
 from recon_node.dag.protocol.dag_operations import Append
 from recon_node.dag.protocol.replica import Replica

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support import vectors
+from support.settings import load_settings
 
 from recon_node.api import split_host_port
 from recon_node.base import files
@@ -17,7 +18,6 @@ from recon_node.settings import (
     Settings,
     SettingsError,
     example_file,
-    load_settings,
     unknown_variables,
 )
 from recon_node.store import parse_interest

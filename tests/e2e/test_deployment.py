@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+from support.settings import load_settings
 from support.waiting import finished
 from test_containers import check_command
-
-from recon_node.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "config" / "systemd").glob("*.service"))

@@ -23,6 +23,7 @@ import httpx
 import pytest
 from nacl.signing import SigningKey
 from support import sdk_sample
+from support.time_events import time_event
 from support.waiting import recon, wait_until
 
 from benchmarks.ceramic_one_node import (
@@ -32,7 +33,7 @@ from benchmarks.ceramic_one_node import (
     holdings,
 )
 from recon_node.ceramic import METAMODEL, Network, StreamId
-from recon_node.ceramic.builder import controller_of, data_event, init_event, time_event
+from recon_node.ceramic.builder import controller_of, data_event, init_event
 from recon_node.client import Ceramic, Key, ModelDefinition
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, cid_head, dag_cbor, multibase
 from recon_node.testnet import TestnetNode

@@ -5,6 +5,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from p2p_support import PATIENCE, encode_frame
+from support.settings import load_settings
 from trio.testing import memory_stream_pair
 
 from recon_node.ipld import encode_varint
@@ -13,7 +14,7 @@ from recon_node.p2p import P2PSettings
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.settings import MAX_FRAME, MESSAGE_OVERRUN, MIB
 from recon_node.p2p.transport.framing import FrameDecoder, FrameStream, FramingError
-from recon_node.settings import SettingsError, load_settings
+from recon_node.settings import SettingsError
 
 frames = st.lists(st.binary(max_size=300), max_size=8)
 

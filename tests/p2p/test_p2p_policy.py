@@ -9,6 +9,7 @@ import hashlib
 import pytest
 from nacl.signing import SigningKey
 from p2p_support import eventually, node, sessions, two_nodes
+from support.time_events import time_event
 
 from recon_node.ceramic import StreamId, StreamType
 from recon_node.ceramic.builder import (
@@ -16,7 +17,6 @@ from recon_node.ceramic.builder import (
     data_event,
     deterministic_init_event,
     init_event,
-    time_event,
 )
 from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import CID, DAG_CBOR

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 from p2p_support import LOOPBACK, NETWORK, Node, eventually, node, two_nodes
+from support.time_events import time_event
 from sync_doubles import OURS, Connected, Recorded, Wanting, scheduler
 
 from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamType, rendezvous, streams_range
-from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE
 from recon_node.p2p.context import Context, Counters
 from recon_node.p2p.peers.book import PeerBook

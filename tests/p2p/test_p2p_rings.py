@@ -7,16 +7,11 @@ import pytest
 from nacl.signing import SigningKey
 from p2p_support import NETWORK, Node, eventually, node, sessions, two_nodes
 from support import sdk_sample
+from support.time_events import time_event
 from support.wallets import SESSION, EthereumWallet
 
 from recon_node.ceramic import METAMODEL, parse_event
-from recon_node.ceramic.builder import (
-    data_event,
-    init_event,
-    signed_event,
-    time_event,
-    time_event_car,
-)
+from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event_car
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
 from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import CID, DAG_CBOR, dag_cbor

@@ -23,11 +23,12 @@ from p2p_support import (
 )
 from structlog.testing import capture_logs
 from support.forging import forged
+from support.time_events import time_event
 from support.waiting import kept_port
 
 from recon_node import __version__
 from recon_node.ceramic import METAMODEL, Network, StreamId
-from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.network import BOOTSTRAP, MAINNET, TESTNET_CLAY
 from recon_node.p2p import (
     AGREED,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nacl.signing import SigningKey
+from support.time_events import time_event
 from support.wallets import EthereumWallet
 
 from recon_node.ceramic import Event, StreamId
@@ -14,7 +15,6 @@ from recon_node.ceramic.builder import (
     init_event,
     model_event,
     signed_event,
-    time_event,
 )
 from recon_node.ipld import CID
 

@@ -12,6 +12,7 @@ from spark_helpers import asked, feed_rows, filled
 from spark_oracle import assert_tables
 from spark_samples import DEFINITION, FAULT, KEY
 from support.forging import other_form
+from support.time_events import time_event
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import (
@@ -21,7 +22,6 @@ from recon_node.ceramic.builder import (
     init_event,
     model_event,
     signed_event,
-    time_event,
 )
 from recon_node.ipld import CID
 from recon_node.verification.verifiers import NATIVE_VERSION

@@ -26,9 +26,10 @@ from spark_samples import (
     document,
     replace,
 )
+from support.time_events import time_event
 
 from recon_node.ceramic import Event
-from recon_node.ceramic.builder import data_event, model_event, signed_event, time_event
+from recon_node.ceramic.builder import data_event, model_event, signed_event
 from recon_node.streams import no_version
 from spark_sink.derive import derivation, feed_streams
 from spark_sink.derive.feed_streams import SummaryCache

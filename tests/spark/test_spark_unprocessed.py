@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from nacl.signing import SigningKey
 from spark_helpers import Bomb, KilledError, feed_rows, silent, told
+from support.time_events import time_event
 
 from recon_node.ceramic import Event
-from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
+from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.ipld import CID
 from recon_node.processes import process as processes
 from recon_node.streams import Stream, StreamStates, json_values

@@ -8,6 +8,7 @@ from random import Random
 from capabilities import SESSION, capability
 from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, World
 from support.forging import forged
+from support.time_events import time_event
 
 from recon_node.ceramic import Event, EventId, InitHeader
 from recon_node.ceramic.builder import (
@@ -16,7 +17,6 @@ from recon_node.ceramic.builder import (
     deterministic_init_event,
     init_event,
     signed_event,
-    time_event,
 )
 from recon_node.ipld import CID
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from random import Random
 
 from nacl.signing import SigningKey
+from support.time_events import time_event
 
 from recon_node.ceramic import Event, EventId, InitHeader, Network, StreamId, StreamType
-from recon_node.ceramic.builder import controller_of, data_event, init_event, time_event
+from recon_node.ceramic.builder import controller_of, data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import FeedRow, Store
 from recon_node.store.db import log_schema, migrations

@@ -11,9 +11,10 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import NETWORK, World, check_feed, check_tables, feed_of
+from support.time_events import time_event
 
 from recon_node.ceramic import EventId, EventKind
-from recon_node.ceramic.builder import data_event, time_event
+from recon_node.ceramic.builder import data_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.store import Store, StoreSettings, open_store

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from nacl.signing import SigningKey
 from store_helpers import MODEL, NETWORK, World, edit
 from support import sdk_sample
+from support.time_events import time_event
 
 from recon_node.ceramic import EventId, parse_event
-from recon_node.ceramic.builder import init_event, time_event
+from recon_node.ceramic.builder import init_event
 from recon_node.ipld import CID, DAG_CBOR, CarError, car
 from recon_node.store import DamagedLogError, Store, StoreError, open_store
 from recon_node.store.damage import car_fault

@@ -8,9 +8,10 @@ import pytest
 from capabilities import ACCOUNT, SESSION, capability, change, init_of
 from nacl.signing import SigningKey
 from store_helpers import MODEL, NETWORK, OTHER_MODEL, feed_of
+from support.time_events import time_event
 
 from recon_node.ceramic import Event, parse_event
-from recon_node.ceramic.builder import controller_of, signed_event, time_event
+from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.ipld import DAG_JOSE, car
 from recon_node.store import DamagedEventError, Store, open_store
 from recon_node.store.maintenance import import_history

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import KEYS, NETWORK, World, check_feed, check_tables, controller, feed_of
+from support.time_events import time_event
 
 from recon_node.ceramic import Event, EventId
-from recon_node.ceramic.builder import data_event, time_event
+from recon_node.ceramic.builder import data_event
 from recon_node.store import Store, StoreSettings, open_store
 from recon_node.store.db import log
 

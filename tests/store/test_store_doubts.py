@@ -4,9 +4,9 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from store_helpers import NETWORK, World
+from support.time_events import time_event
 
 from recon_node.ceramic import Event, parse_event
-from recon_node.ceramic.builder import time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor
 from recon_node.store import Store, StoreSettings, open_store

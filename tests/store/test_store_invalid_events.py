@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from nacl.signing import SigningKey
 from store_helpers import KEYS, NETWORK, World, check_feed, check_tables, edit, feed_of
 from support.forging import forged
+from support.time_events import time_event
 
 from recon_node.ceramic import Event, parse_event
-from recon_node.ceramic.builder import data_event, time_event
+from recon_node.ceramic.builder import data_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.store import FeedRow, Store, StoreSettings, open_store

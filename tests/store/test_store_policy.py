@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, controller
+from support.time_events import time_event
 
 from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamType
 from recon_node.ceramic.builder import (
@@ -16,7 +17,6 @@ from recon_node.ceramic.builder import (
     init_event,
     model_event,
     signed_event,
-    time_event,
 )
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.store import Policy, PolicySettings, open_store

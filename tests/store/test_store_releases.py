@@ -10,9 +10,10 @@ import trio
 from bare_log import QUICK, BareLog
 from store_helpers import KEYS, NETWORK, World, feed_of
 from support.forging import forged
+from support.time_events import time_event
 
 from recon_node.ceramic import Event
-from recon_node.ceramic.builder import data_event, time_event
+from recon_node.ceramic.builder import data_event
 from recon_node.fairness.pacing import Backoff
 from recon_node.store import StoreSettings, intake, open_store
 from recon_node.store.admission.ladder import Ladder

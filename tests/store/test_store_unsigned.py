@@ -8,9 +8,10 @@ from bare_log import BareLog
 from nacl.signing import SigningKey
 from store_helpers import KEYS, MODEL, NETWORK, check_feed, check_tables, controller, feed_of
 from support.forging import forged
+from support.time_events import time_event
 
 from recon_node.ceramic import Event, EventId
-from recon_node.ceramic.builder import data_event, deterministic_init_event, init_event, time_event
+from recon_node.ceramic.builder import data_event, deterministic_init_event, init_event
 from recon_node.store import Policy, PolicySettings, Store, StoreSettings, StreamFilter, open_store
 from recon_node.store.admission import records as shares
 from recon_node.store.db.settling import lift_guard

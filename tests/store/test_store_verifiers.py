@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from refused_events import LOCAL, Case
 from store_helpers import KEYS, MODEL, NETWORK, World, check_feed, feed_of
 from support import forking, sdk_sample
+from support.time_events import time_event
 from support.waiting import wait_until
 from trio.testing import MockClock
 
-from recon_node.ceramic.builder import init_event, time_event
+from recon_node.ceramic.builder import init_event
 from recon_node.ipld import CID, DAG_CBOR, car
 from recon_node.store import StoreSettings, open_store
 from recon_node.verification import Broken, Facts, Unreadable, check_event

@@ -6,9 +6,10 @@ from typing import Any
 
 from nacl.signing import SigningKey
 from support import vectors
+from support.time_events import time_event
 
 from recon_node.ceramic import Event, StreamId, StreamType
-from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
+from recon_node.ceramic.builder import data_event, init_event, signed_event
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import (
     EventShape,

@@ -7,13 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from stream_samples import KEY, MODEL, STRANGER, add
+from support.time_events import time_event
 
 from recon_node.ceramic import Event
-from recon_node.ceramic.builder import (
-    data_event,
-    init_event,
-    time_event,
-)
+from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import EventState, StreamStates, json_values
 from recon_node.streams.json_patch import apply_patch

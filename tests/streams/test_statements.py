@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 from support.forging import forged, other_form
+from support.time_events import time_event
 
 from recon_node.ceramic import Event, parse_event, verify_signature
 from recon_node.ceramic.auth.did import PrivateKey, has_low_s
-from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
+from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor
 from recon_node.streams import Stream, Tip, statements_of
 

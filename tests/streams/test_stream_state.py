@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_samples import KEY, MODEL, add
 from support import sdk_sample
+from support.time_events import time_event
 
 from recon_node.ceramic import METAMODEL, Event, StreamId, StreamType
 from recon_node.ceramic.builder import (
@@ -20,7 +21,6 @@ from recon_node.ceramic.builder import (
     init_event,
     model_event,
     signed_event,
-    time_event,
 )
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import (

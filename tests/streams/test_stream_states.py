@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_samples import KEY, MODEL
+from support.time_events import time_event
 
 from recon_node.ceramic import Event, EventKind
-from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
+from recon_node.ceramic.builder import data_event, init_event, signed_event
 from recon_node.ipld import CID
 from recon_node.streams import (
     EventState,
