@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
+from getpass import GetPassWarning
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +17,15 @@ import click
 
 from recon_node.backup import Backup, BackupError, read_passphrase, restore_backup, write_backup
 from recon_node.base.program import cleaned_up_when_stopped
-from recon_node.base.terminal import FILE, echo, human_size, json_option, one_line, print_result
+from recon_node.base.terminal import (
+    FILE,
+    CommandError,
+    echo,
+    human_size,
+    json_option,
+    one_line,
+    print_result,
+)
 from recon_node.cli.command import counted, step_bar
 from recon_node.cli.config import DataDirCommand
 from recon_node.cli.snapshot import ERRORS
@@ -142,7 +152,16 @@ def _passphrase(file: Path | None, *, ask: bool, confirm: bool) -> str | None:
         return read_passphrase(file)
     if not ask:
         return None
-    return str(click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True))
+    try:
+        with warnings.catch_warnings(action="error", category=GetPassWarning):
+            asked = click.prompt(
+                "Passphrase", hide_input=True, confirmation_prompt=confirm, err=True
+            )
+    except GetPassWarning:
+        raise CommandError(
+            "there is no terminal to ask for the passphrase: give it with --passphrase-file"
+        ) from None
+    return str(asked)
 
 
 def _secrets_elsewhere(settings: Settings) -> list[str]:

@@ -4,6 +4,8 @@ import io
 import re
 import shutil
 import stat
+import subprocess
+import sys
 import tarfile
 from base64 import b64decode
 from functools import partial
@@ -188,6 +190,21 @@ def test_what_is_wrong_with_a_backup_is_said(published: Published, tmp_path: Pat
         assert message in run("restore", path, "--data-dir", new, data=stdin, code=1).stderr
         assert [path.name for path in new.iterdir()] == ["lock"]
         shutil.rmtree(new)
+
+
+def test_without_a_terminal_a_passphrase_comes_from_a_file(tmp_path: Path) -> None:
+    """The command has a session of its own, and so no terminal to ask."""
+    command = [sys.executable, "-m", "recon_node", "backup", tmp_path / "b", "--encrypt"]
+    made = subprocess.run(
+        [*command, "--data-dir", tmp_path],
+        input="pass\npass\n",
+        text=True,
+        capture_output=True,
+        start_new_session=True,
+    )
+    expected = "no terminal to ask for the passphrase: give it with --passphrase-file"
+    assert (made.returncode, made.stdout) == (1, "")
+    assert made.stderr == f"Error: there is {expected}\n"
 
 
 @pytest.mark.parametrize(
