@@ -206,7 +206,8 @@ class _Router:
             _check_encoding(request.scope)
         parameters = NO_PARAMETERS
         if entry.parameters is not Parameters:
-            parameters = entry.parameters.read_from(request)
+            is_strict = entry.own and entry.path.startswith("/ceramic/")
+            parameters = entry.parameters.read_from(request, is_strict=is_strict)
         answer = await entry.handle(Call(request, self._services, self._metrics, parameters, body))
         return answer if isinstance(answer, Response) else reply(answer)
 

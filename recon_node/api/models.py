@@ -64,11 +64,12 @@ class Body(Struct, frozen=True):
         return msgspec.convert(list(values), kind, from_attributes=True, dec_hook=_converted)
 
     @classmethod
-    def read(cls, text: bytes, name: str = "the body") -> Self:
+    def read(cls, text: bytes, name: str = "the body", *, is_strict: bool = False) -> Self:
         """Read a JSON object, called `name` in error messages.
 
         Raises:
-            ApiError: 400, it is not a JSON object, or not one of this shape.
+            ApiError: 400, it is not a JSON object, or not one of this shape; or, if `is_strict`, it
+                has a field that is not declared.
         """
         if not text:
             raise bad_request(f"{name} is empty: send a JSON object")
@@ -80,6 +81,8 @@ class Body(Struct, frozen=True):
             raise bad_request(f"{name} is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise bad_request(f"{name} should be a JSON object")
+        if is_strict:
+            _check_names(value, {field.shown for field in _fields_of(cls)}, name)
         return cls.checked(value)
 
     @classmethod
@@ -109,18 +112,31 @@ class Parameters(Body, frozen=True):
     """The parameters in the path and query of a request; a subclass declares them."""
 
     @classmethod
-    def read_from(cls, request: Request) -> Self:
+    def read_from(cls, request: Request, *, is_strict: bool = False) -> Self:
         """Read them from a request; of a repeated parameter, only a list takes all values.
 
         Raises:
-            ApiError: 400, a parameter is missing or has an invalid value.
+            ApiError: 400, a parameter is missing or has an invalid value, or, if `is_strict`, the
+                query has one that is not declared.
         """
         query = request.query_params if request.scope["query_string"] else _NO_QUERY
+        if is_strict and query:
+            names = {field.shown for field in _fields_of(cls)}
+            _check_names(query, names.difference(request.path_params), "the query")
         values: dict[str, Any] = {**query, **request.path_params}
         for field in _fields_of(cls):
             if field.is_list:
                 values[field.shown] = query.getlist(field.shown)
         return cls.checked(values)
+
+
+def _check_names(names: Iterable[str], allowed: set[str], where: str) -> None:
+    """Refuse a name that a request does not have: it is misspelt, and without it, the request is
+    another one."""
+    for name in names:
+        if name not in allowed:
+            known = f"only {', '.join(sorted(allowed))}" if allowed else "nor any other name"
+            raise bad_request(f"{where} cannot have {name[:100]!r}, {known}")
 
 
 NO_PARAMETERS: Final = Parameters()
@@ -129,7 +145,7 @@ MAX_SMALL_BODY: Final = 64 * 1024
 """Maximum bytes of a body of a few fields."""
 
 
-def read_small(body: bytes, model: type[B]) -> B:
+def read_small(body: bytes, model: type[B], *, is_strict: bool = False) -> B:
     """Read a body of a few fields, in the event loop.
 
     Raises:
@@ -140,7 +156,7 @@ def read_small(body: bytes, model: type[B]) -> B:
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             f"the body has {len(body):,} bytes; at most {MAX_SMALL_BODY:,} are read here",
         )
-    return model.read(body)
+    return model.read(body, is_strict=is_strict)
 
 
 class ErrorResponseBody(Body, frozen=True):

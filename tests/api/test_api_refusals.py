@@ -81,3 +81,8 @@ async def test_a_wrong_method_is_told_the_right_ones(api: Api) -> None:
     answer = await api.patch("/ceramic/peers")
     assert answer.status_code == 405
     assert {"GET", "POST"} <= set(answer.headers["allow"].split(", "))
+
+
+async def test_requests_that_ceramic_one_has_ignore_what_they_do_not_know(api: Api) -> None:
+    for path in ("/ceramic/feed/events?limt=5", "/ceramic/experimental/interests?x=1", "/?v=1"):
+        assert (await api.get(path)).status_code == 200

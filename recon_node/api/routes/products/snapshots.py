@@ -87,7 +87,7 @@ async def post_snapshot_sync(call: Call[Parameters]) -> Response:
     The node reads the URLs with its own credentials and from its own file system, and admits what
     it lacks like events from peers.
     """
-    body = read_small(call.body, SyncRequestBody)
+    body = read_small(call.body, SyncRequestBody, is_strict=True)
     if not body.urls:
         raise bad_request("'urls' is empty: name at least one snapshot")
     for did in body.signers or ():
