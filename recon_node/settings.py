@@ -50,6 +50,7 @@ from recon_node.store.kept_interests import check_interest
 ENV_PREFIX: Final = "RECON_NODE_"
 _MAX_FILE: Final = 1024 * 1024
 """Bytes of a settings file."""
+_EXPLAINED: Final = "config/recon-node.toml"
 _OTHER_VARIABLES: Final = frozenset({"RECON_NODE_CONFIG", "RECON_NODE_KEY", "RECON_NODE_URL"})
 
 
@@ -159,21 +160,27 @@ def checked_settings(given: Mapping[str, Given]) -> Settings:
         SettingsError: a setting cannot be used; the message names every one of them.
     """
     nested: dict[str, Any] = {}
-    for name, (value, _) in given.items():
+    faults: list[str] = []
+    for name, (value, source) in given.items():
         if isinstance(value, bool) and not isinstance(DECLARATIONS[name].default, bool):
-            value = [value]  # nothing takes a list of it; pydantic would take true for 1
+            # pydantic would take true for 1
+            faults.append(f"{source}: {json.dumps(value)} is not a value for it, see {_EXPLAINED}")
+            continue
         *packages, attribute = DECLARATIONS[name].path
         values = nested
         for package in packages:
             values = values.setdefault(package, {})
         values[attribute] = value
     try:
-        return TypeAdapter(Settings).validate_python(nested)
+        checked = TypeAdapter(Settings).validate_python(nested)
     except ValidationError as error:
-        raise SettingsError("; ".join(_explain(error, given))) from None
+        faults += _explain(error, given)
     except UnicodeEncodeError:  # Python's text for bytes that are not UTF-8
         wrong = [source for value, source in given.values() if not _is_utf_8(value)]
         raise SettingsError(f"{', '.join(wrong)}: not text in UTF-8") from None
+    if faults:
+        raise SettingsError("; ".join(faults))
+    return checked
 
 
 def _is_utf_8(value: object) -> bool:
@@ -214,7 +221,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _unknown(name: str) -> str:
     close = get_close_matches(name, DECLARATIONS, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "see config/recon-node.toml"
+    hint = f"did you mean {close[0]!r}?" if close else f"see {_EXPLAINED}"
     return f"no setting is named {name!r} ({hint})"
 
 

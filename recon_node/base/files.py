@@ -129,8 +129,10 @@ def read_small(path: Path, limit: int = MAX_SECRET) -> bytes:
     """
     content = bytearray()
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    ready = select.poll()  # `select` takes no descriptor above 1,023
+    ready.register(descriptor, select.POLLIN)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
-        while select.select([file], (), (), _PIPE_PATIENCE)[0]:
+        while ready.poll(_PIPE_PATIENCE * 1000):
             piece = file.read(MAX_SECRET)
             content += piece or b""
             if not piece:

@@ -14,6 +14,7 @@ it: DuckDB checks for that every few thousand rows.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -198,7 +199,7 @@ def _as_sink_errors(here: Sequence[str]) -> Iterator[None]:
 
 def _may_read(file: Path) -> bool:
     try:
-        file.open("rb").close()
+        os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))  # a pipe may have no writer
     except PermissionError:
         return False
     except OSError:

@@ -2,6 +2,7 @@
 
 import os
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from support.settings import load_settings
 
 from recon_node.api import split_host_port
 from recon_node.base import files
+from recon_node.base.program import allow_files
 from recon_node.ceramic import METAMODEL, StreamId, StreamType
 from recon_node.cli import main
 from recon_node.settings import (
@@ -116,6 +118,16 @@ def test_a_file_that_never_ends_or_begins_is_not_waited_for(tmp_path, monkeypatc
         load_settings(Path("/dev/zero"))
 
 
+def test_settings_are_read_by_a_process_with_many_open_files(tmp_path: Path) -> None:
+    """`select` takes no descriptor above 1,023."""
+    allow_files(2_000)
+    with ExitStack() as opened:
+        for _ in range(1_100):
+            opened.enter_context(Path(os.devnull).open())
+        file = write(tmp_path / "node.toml", "network = 'local-5'\n")
+        assert load_settings(file).network == "local-5"
+
+
 @pytest.mark.parametrize("value", ["true", "nan", "inf", "-inf", "1e400"])
 def test_only_numbers_are_numbers(tmp_path: Path, value: str) -> None:
     """In Python, true is 1."""
@@ -123,6 +135,9 @@ def test_only_numbers_are_numbers(tmp_path: Path, value: str) -> None:
         if not isinstance(declaration.default, bool):
             with pytest.raises(SettingsError, match=f": {name}: "):
                 load_settings(write(tmp_path / "node.toml", f"{name} = {value}\n"))
+    two = write(tmp_path / "node.toml", "max_frame = true\nlog_format = 'x'\n")
+    with pytest.raises(SettingsError, match=r"max_frame: true is not a value.*; .*: log_format: "):
+        load_settings(two)
 
 
 def test_each_refusal_names_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
