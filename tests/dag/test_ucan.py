@@ -12,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import to_builtins
 from nacl.signing import SigningKey
 from support import vectors
 
@@ -98,13 +99,20 @@ def test_expiry_is_judged_only_when_asked_for() -> None:
 ROOT, MIDDLE, LAST = (SigningKey(bytes([n]) * 32) for n in range(3))
 ROOT_DID, MIDDLE_DID, LAST_DID = (ed25519_did(bytes(k.verify_key)) for k in (ROOT, MIDDLE, LAST))
 OWN = UcanCapability(ROOT_DID, "dag/PUBLISH")
+NARROWED = {"with": ROOT_DID, "can": "dag/PUBLISH", "nb": {"size": 1}}
+DELEGATE_NARROWED = {"with": "prf:*", "can": "ucan/DELEGATE", "nb": {}}
 
 
 def _token(
-    key: SigningKey, audience: str, capabilities: list[UcanCapability], **fields: Any
+    key: SigningKey,
+    audience: str,
+    capabilities: list[UcanCapability | dict[str, Any]],
+    **fields: Any,
 ) -> str:
     """A token that says whatever it should: `issue_ucan` keeps to the times of the proofs."""
-    att = [{"with": capability.resource, "can": capability.ability} for capability in capabilities]
+    att = [
+        granted if isinstance(granted, dict) else to_builtins(granted) for granted in capabilities
+    ]
     payload = {"iss": controller_of(key), "aud": audience, "att": att, "prf": [], **fields}
     signing_input = _jwt(HEADER, {k: v for k, v in payload.items() if v is not None})[:-5]
     signature = key.sign(signing_input.encode()).signature
@@ -149,6 +157,7 @@ GOOD_CHAINS = [
     _chain({}, {"capabilities": [UcanCapability(ROOT_DID, "*")]}),
     _chain({}, {"capabilities": [UcanCapability(ROOT_DID, "DAG/*")]}),
     _chain({}, {"capabilities": [UcanCapability("did:key:z6other", "x"), OWN]}),
+    _chain({"capabilities": [NARROWED, OWN]}, {"capabilities": [OWN, NARROWED]}),
     _chain({"fct": [{"b": None}, {"a": 1}]}),
 ]
 
@@ -174,6 +183,8 @@ BAD_CHAINS = [
     (_chain({}, {"capabilities": [UcanCapability(ROOT_DID, "dag/PUBLISHER")]}), "does not grant"),
     (_chain({}, {"capabilities": [UcanCapability(ROOT_DID, "d/*")]}), "does not grant"),
     (_chain({}, {"capabilities": [UcanCapability("*", "*")]}), "does not grant"),
+    (_chain({}, {"capabilities": [NARROWED]}), "does not grant .* with 'nb' are not supported"),
+    (_chain({"capabilities": [DELEGATE_NARROWED]}), "does not grant .* with 'nb' are not"),
     (issue_ucan(MIDDLE, LAST_DID, [OWN], 2000), "is not .* shows no proof"),
 ]
 
@@ -246,7 +257,6 @@ MALFORMED = [
     (_jwt(HEADER, {**PAYLOAD, "prf": [1]}), r"at `\$.prf\[0\]`"),
     (_jwt(HEADER, {**PAYLOAD, "att": ["x"]}), r"at `\$.att\[0\]`"),
     (_jwt(HEADER, {**PAYLOAD, "att": [{"with": "x", "can": 1}]}), r"at `\$.att\[0\].can`"),
-    (_jwt(HEADER, {**PAYLOAD, "att": [{"with": "x", "can": "y", "nb": {}}]}), "unknown field `nb`"),
     ("x" * 70_000, "characters; the limit"),
 ]
 

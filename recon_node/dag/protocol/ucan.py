@@ -32,6 +32,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 from typing import Any, Final
 
 from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, field
@@ -58,6 +60,9 @@ _JWT_PARTS: Final = 3
 FOREVER: Final = 253_402_300_799
 """Unix seconds: the end of the year 9999."""
 
+_CAPABILITY_FIELDS: Final = {"with", "can"}
+_MAX_QUOTED: Final = 200
+"""Characters of names in a token that a message quotes."""
 _DELEGATE: Final = "ucan/delegate"
 _PROOF: Final = "prf:"
 _ALGORITHMS: Final = ("EdDSA", "ES256K", "ES256")
@@ -67,8 +72,7 @@ class UcanError(ValueError):
     """A token that does not permit what it should; the message says which rule it breaks."""
 
 
-# Further fields ("nb") narrow a capability in ways that are not supported.
-class UcanCapability(Struct, frozen=True, forbid_unknown_fields=True):
+class UcanCapability(Struct, frozen=True):
     """An ability on a resource: `with` and `can`."""
 
     resource: str = field(name="with")
@@ -100,6 +104,9 @@ class Ucan:
     issuer: str
     audience: str
     capabilities: tuple[UcanCapability, ...]
+    """Without those that a further field, such as `nb`, narrows: in ways that are not supported."""
+    unsupported: frozenset[str]
+    """The further fields."""
     expires: float
     not_before: float | None
     facts: tuple[Any, ...]
@@ -148,9 +155,11 @@ def check_ucan(ucan: Ucan, capability: UcanCapability, now: int | None = None) -
     is_named = any(granted.covers(capability) for granted in ucan.capabilities)
     proofs = ucan.proofs if is_named else ucan.passed_on
     if not is_named and not proofs:
+        narrowed = ", ".join(map(repr, sorted(ucan.unsupported)))[:_MAX_QUOTED]
         raise UcanError(
             f"the UCAN of {ucan.issuer} does not grant {capability.ability} on "
             f"{capability.resource}"
+            + (f" (capabilities with {narrowed} are not supported)" if narrowed else "")
         )
     if is_named and ucan.issuer == capability.resource:
         return
@@ -265,10 +274,12 @@ def _parse(token: str, depth: int) -> Ucan:
     if header.get("alg") not in _ALGORITHMS:
         algorithm, supported = str(header.get("alg"))[:50], ", ".join(_ALGORITHMS)
         raise UcanError(f"the UCAN is signed by {algorithm!r}; supported are {supported}")
+    fields = _read_map(parts[1], "payload")
     try:
-        payload = convert(_read_map(parts[1], "payload"), _Payload)
+        payload = convert(fields, _Payload)
     except ValidationError as error:
         raise UcanError(f"the payload of the UCAN: {error}") from None
+    further = [entry.keys() - _CAPABILITY_FIELDS for entry in fields["att"]]
     start = None if payload.nbf is UNSET else payload.nbf
     if not all(abs(time) <= sys.float_info.max for time in (payload.exp, start or 0)):
         raise UcanError("the times of a UCAN are finite numbers")
@@ -277,7 +288,8 @@ def _parse(token: str, depth: int) -> Ucan:
     return Ucan(
         issuer=payload.iss,
         audience=payload.aud,
-        capabilities=payload.att,
+        capabilities=tuple(compress(payload.att, map(not_, further))),
+        unsupported=frozenset().union(*further),
         expires=payload.exp,
         not_before=start,
         facts=payload.fct,
