@@ -21,7 +21,15 @@ from recon_node.base.connection import (
     segment,
 )
 from recon_node.ceramic import StreamId
-from recon_node.client.arguments import CidRef, Document, StreamRef, to_cid, to_object, to_stream_id
+from recon_node.client.arguments import (
+    CidRef,
+    Document,
+    StreamRef,
+    shown,
+    to_cid,
+    to_object,
+    to_stream_id,
+)
 from recon_node.client.keys import Key
 from recon_node.client.operations import ClientSession, Steps, decoding, get, member, parsed
 from recon_node.client.writing import create
@@ -141,10 +149,7 @@ def documents(
         "/ceramic/streams",
         model=of,
         controller=controller,
-        where=[
-            f"{name}={held if isinstance(held, str) else to_stream_id(held)}"
-            for name, held in (where or {}).items()
-        ],
+        where=_conditions({} if where is None else where),
         indexed="true" if indexed else None,
         limit=limit,
     )
@@ -157,6 +162,29 @@ def documents(
         if page.next == after:
             raise NotANodeError  # it would never end
         after = page.next
+
+
+def _conditions(where: object) -> list[str]:
+    """Return fields of the content, and what each is to hold, as the node takes them."""
+    if not isinstance(where, Mapping):
+        raise InvalidArgumentError(
+            f"`where` names fields and what each holds, {{'post': post.id}}: not {shown(where)}"
+        )
+    return [_condition(name, held) for name, held in where.items()]
+
+
+def _condition(name: object, held: object) -> str:
+    if not isinstance(name, str) or "=" in name:
+        raise InvalidArgumentError(f"`where`: {shown(name)} is not the name of a field without =")
+    if not isinstance(held, str):
+        try:
+            held = to_stream_id(held)
+        except InvalidArgumentError:
+            raise InvalidArgumentError(
+                f"`where`: {name!r} cannot be {shown(held)}: fields are compared with text, or "
+                "with a document or StreamID to which they relate"
+            ) from None
+    return f"{name}={held}"
 
 
 def models(

@@ -73,6 +73,9 @@ def test_a_document_from_its_model_to_its_merge(shell: Shell, tmp_path: Path) ->
     post = shell.line("stream", "new", model, "-", data='{"title": "a", "stars": 1}')
     first = shell.json("stream", "update", post, '{"title": "b", "stars": 1}')
     assert (first["content"], first["open_tips"]) == ({"title": "b", "stars": 1}, [])
+    same = shell("stream", "update", post, '{"title": "b", "stars": 1}')
+    assert same.stdout == f"{first['event']}\n"
+    assert "nothing to change" in same.stderr
     patch = '[{"op": "replace", "path": "/stars", "value": 2}]'
     second = shell.line("stream", "update", post, "--patch", patch)
     third = shell.json(

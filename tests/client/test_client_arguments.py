@@ -104,6 +104,9 @@ CALLS: list[tuple[Callable[[AsyncCeramic, Any], Awaitable[object]], str]] = [
     (lambda c, d: c.register_interest(), "either a model or a sort value"),
     (lambda c, d: c.remove_interest(), "either a model or a sort value"),
     (lambda c, d: c.register_interest("foo"), "StreamID"),
+    (lambda c, d: c.documents(d.model, where={"n": 5}), "`where`: 'n' cannot be 5: fields are"),
+    (lambda c, d: c.documents(d.model, where="n=5"), "names fields .*: not 'n=5'"),
+    (lambda c, d: c.documents(d.model, where={"a=b": "c"}), "'a=b' is not the name of a field"),
     (lambda c, d: c.tangle(d, "\ud800"), "'\\?' is not text"),
 ]
 

@@ -217,7 +217,10 @@ def new_stream(model: str, content: dict[str, Any] | None, ceramic: Ceramic, as_
       recon-node stream new kjzl6hvf... '{"title": "Hello"}' --key my.key
       recon-node stream new kjzl6hvf... @post.json --key my.key
     """
-    show_document(ceramic.create(model, content), as_json)
+    created = ceramic.create(model, content)
+    if not created.sent:
+        echo("nothing to change: the document exists with this content:", err=True)
+    show_document(created, as_json)
 
 
 @stream.command("update")
@@ -257,7 +260,10 @@ def update_stream(
         raise click.UsageError("a --patch is a JSON array of operations: it should begin with [")
     if patch is not None and not all(isinstance(operation, dict) for operation in patch):
         raise click.UsageError('an operation of a --patch is an object: {"op": ..., "path": ...}')
-    show_document(ceramic.update(stream_id, content, patch=patch, at=at), as_json, tip=True)
+    updated = ceramic.update(stream_id, content, patch=patch, at=at)
+    if not updated.sent:
+        echo("nothing to change: the stream has this content; this is its event:", err=True)
+    show_document(updated, as_json, tip=True)
 
 
 @stream.command("merge")
@@ -356,5 +362,6 @@ def show_document(document: Document, as_json: bool, *, tip: bool = False) -> No
         "content": dag_json.as_json(document.content) if as_json else None,
         "metadata": dict(document.metadata),
         "open_tips": list(map(str, document.open_tips)),
+        "sent": list(map(str, document.sent)),
     }
     print_result(facts, str(document.event if tip else document.id), as_json=as_json)
