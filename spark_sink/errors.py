@@ -171,14 +171,11 @@ def cannot_write(directory: TablePath, error: Exception) -> TablesError:
     return TablesError(f"cannot write the tables in {directory}: {_with_advice(error)}")
 
 
-def cannot_read(error: Exception) -> TablesError:
-    """Return the error for a file of a table that cannot be read."""
+def cannot_read(path: TablePath, error: Exception) -> TablesError:
+    """Return the error for a file of a table or a view that cannot be read."""
     if fault := store_fault(error):
         return TablesError(f"cannot read the tables: {fault}")
-    return TablesError(
-        f"a file of a table is damaged or missing: {one_line(error)}; rebuild the table with "
-        "spark-sink rebuild"
-    )
+    return TablesError(f"a file of {path} is damaged or missing: {one_line(error)}; {remedy(path)}")
 
 
 def cannot_open(path: TablePath, error: Exception | str) -> TablesError:
@@ -189,21 +186,31 @@ def cannot_open(path: TablePath, error: Exception | str) -> TablesError:
     if NOT_ALLOWED in reason:
         return TablesError(f"cannot open the table {path}: this user may not read it ({reason})")
     reason = shorten(reason, _MAX_REASON, placeholder=" ...")
-    # The others are computed again by the next run.
-    needs_rebuild = path.name in ("raw_events", "unprocessed_streams")
-    return TablesError(
-        f"cannot open the table {path}: {reason}; if it is damaged, delete it"
-        + (
-            f" and rebuild it with {rebuild_command(path)}"
-            if needs_rebuild
-            else ", and it will be rebuilt"
-        )
-    )
+    if _is_view(path):
+        then = " and create the view again with spark-sink view create"
+    elif path.name in ("raw_events", "unprocessed_streams"):
+        then = f" and rebuild it with {_rebuild_command(path)}"
+    else:  # the next run computes it again
+        then = ", and it will be rebuilt"
+    return TablesError(f"cannot open the table {path}: {reason}; if it is damaged, delete it{then}")
 
 
 def must_rebuild(path: TablePath, what: str) -> TablesError:
     """Return the error for a table that is damaged or of another version; `what` says which."""
-    return TablesError(f"the table {path} {what}; rebuild it with {rebuild_command(path)}")
+    return TablesError(f"the table {path} {what}; {remedy(path)}")
+
+
+def remedy(path: TablePath) -> str:
+    """Return how to mend a table or a view that is damaged."""
+    if _is_view(path):
+        return f"create the view again: spark-sink view drop {path.name}, then view create"
+    return f"rebuild the table with {_rebuild_command(path)}"
+
+
+def _is_view(path: TablePath) -> bool:
+    from spark_sink.schema import TABLES  # with pyarrow, which `--help` does without
+
+    return path.parent.name == "views" and path.name not in TABLES
 
 
 def written_by_another(path: TablePath) -> ConflictError:
@@ -236,7 +243,7 @@ def _with_advice(error: Exception) -> str:
     return text if advice is None else f"{advice} ({text})"
 
 
-def rebuild_command(path: TablePath) -> str:
+def _rebuild_command(path: TablePath) -> str:
     """Return the command that rebuilds a table; `raw_events` is read from a node."""
     url = " --url URL" if path.name == "raw_events" else ""
     return f"spark-sink rebuild {path.name} --tables {path.parent}{url}"

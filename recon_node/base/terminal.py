@@ -151,6 +151,11 @@ class ByteSize(click.ParamType[int]):
         return size
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 shard", "2,000 shards"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def human_size(number: int) -> str:
     """Return a readable number of bytes: "5 B", "1.2 MiB"."""
     size, unit = float(number), "B"

@@ -13,6 +13,7 @@ from recon_node.base.connection import Connection, segment
 from recon_node.base.errors import unwrapped
 from recon_node.base.terminal import (
     CommandError,
+    counted,
     echo,
     json_option,
     node_options,
@@ -20,15 +21,7 @@ from recon_node.base.terminal import (
     print_json,
     print_result,
 )
-from recon_node.cli.command import (
-    Seconds,
-    Wei,
-    counted,
-    make_console,
-    make_table,
-    number_option,
-    understood,
-)
+from recon_node.cli.command import Seconds, Wei, make_console, make_table, number_option, understood
 from recon_node.cli.config import DataDirCommand
 from recon_node.client.lists import POLL_INTERVAL
 

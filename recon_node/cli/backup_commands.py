@@ -20,13 +20,14 @@ from recon_node.base.program import cleaned_up_when_stopped
 from recon_node.base.terminal import (
     FILE,
     CommandError,
+    counted,
     echo,
     human_size,
     json_option,
     one_line,
     print_result,
 )
-from recon_node.cli.command import counted, step_bar
+from recon_node.cli.command import step_bar
 from recon_node.cli.config import DataDirCommand
 from recon_node.cli.snapshot import ERRORS
 from recon_node.settings import Settings

@@ -42,7 +42,7 @@ from recon_node.base.connection import Connection, NotANodeError
 from recon_node.base.errors import reason_of
 from recon_node.base.files import draft_of, move_into_place
 from recon_node.base.program import cleaned_up_when_stopped
-from recon_node.base.terminal import Command, CommandError, echo, shown
+from recon_node.base.terminal import Command, CommandError, counted, echo, shown
 
 WIDTH_OF_FILES: Final = 200
 """Columns, where the output is not a terminal with a width: ids and addresses fit unbroken."""
@@ -152,11 +152,6 @@ def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None =
         justify = "right" if column in numbers else "left"
         table.add_column(column, overflow="fold", justify=justify)  # type: ignore[arg-type]
     return table
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 shard", "2,000 shards"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def intake_text(counts: Mapping[str, int], seconds: float) -> str:

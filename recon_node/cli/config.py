@@ -21,6 +21,7 @@ from recon_node.base.setting_types import (
 from recon_node.base.terminal import (
     FILE,
     CommandError,
+    counted,
     echo,
     json_option,
     node_options,
@@ -28,7 +29,7 @@ from recon_node.base.terminal import (
     print_json,
     print_result,
 )
-from recon_node.cli.command import counted, understood
+from recon_node.cli.command import understood
 
 if TYPE_CHECKING:
     from recon_node.settings import Given, Settings

@@ -14,13 +14,14 @@ from rich.text import Text
 
 from recon_node.base.terminal import (
     FILE_OR_DASH,
+    counted,
     echo,
     json_option,
     keep_stdout_for_json,
     print_json,
     shown,
 )
-from recon_node.cli.command import counted, make_console, number_option, write_file
+from recon_node.cli.command import make_console, number_option, write_file
 from recon_node.draw.layout import Layout, NodeShape, Picture, Tone, fold_runs, lay_out
 from recon_node.draw.svg import draw_svg
 from recon_node.draw.text import ASCII, UNICODE, Line, draw_lines

@@ -12,13 +12,14 @@ from recon_node.base.connection import Connection, segment
 from recon_node.base.terminal import (
     CommandError,
     command_errors,
+    counted,
     echo,
     json_option,
     node_options,
     print_json,
     print_result,
 )
-from recon_node.cli.command import Seconds, counted, make_console, make_table, understood
+from recon_node.cli.command import Seconds, make_console, make_table, understood
 
 FIRST_SYNC = 3.0
 """Seconds that `peers add` waits for the first sync."""

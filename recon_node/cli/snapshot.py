@@ -23,6 +23,7 @@ from recon_node.base.terminal import (
     FILE_OR_DASH,
     CommandError,
     command_error,
+    counted,
     echo,
     human_size,
     json_option,
@@ -35,7 +36,6 @@ from recon_node.ceramic import Network
 from recon_node.cli.command import (
     SHOWN,
     complete_file,
-    counted,
     make_console,
     make_table,
     print_first,

@@ -13,16 +13,15 @@ import click
 from rich.table import Column, Table
 
 from recon_node.base.connection import Connection
-from recon_node.base.terminal import echo, human_size, json_option, node_options, print_json
-from recon_node.cli.command import (
-    Seconds,
-    TextTable,
+from recon_node.base.terminal import (
     counted,
-    make_console,
-    make_table,
-    pages,
-    understood,
+    echo,
+    human_size,
+    json_option,
+    node_options,
+    print_json,
 )
+from recon_node.cli.command import Seconds, TextTable, make_console, make_table, pages, understood
 from recon_node.cli.interest_commands import ListedInterest, interest_text
 from recon_node.cli.peers import Peers, SyncOutcome, ago
 

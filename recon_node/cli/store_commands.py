@@ -20,6 +20,7 @@ from recon_node.base.files import SQLITE_HEAD
 from recon_node.base.terminal import (
     FILE_OR_DASH,
     CommandError,
+    counted,
     echo,
     human_size,
     json_option,
@@ -29,7 +30,7 @@ from recon_node.base.terminal import (
     print_result,
 )
 from recon_node.ceramic import MAX_CAR_SIZE, EventIdError, Network, Shard, StreamId, StreamIdError
-from recon_node.cli.command import complete_file, counted, intake_text, print_first, step_bar
+from recon_node.cli.command import complete_file, intake_text, print_first, step_bar
 from recon_node.cli.config import DataDirCommand
 from recon_node.cli.streams.event_file import read_items
 from recon_node.ipld import IpldError, car, multibase

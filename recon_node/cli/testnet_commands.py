@@ -12,8 +12,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from recon_node.base.terminal import json_option, one_line, print_json
-from recon_node.cli.command import counted, make_console, make_table, number_option
+from recon_node.base.terminal import counted, json_option, one_line, print_json
+from recon_node.cli.command import make_console, make_table, number_option
 from recon_node.testnet import Testnet, TestnetError
 
 

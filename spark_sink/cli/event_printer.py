@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from recon_node.base.terminal import discard_output, echo
+from recon_node.base.terminal import counted, discard_output, echo
 from spark_sink.query.show import show, to_json
 
 
@@ -81,11 +81,13 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
         "Spark is running" + (f"; metrics at {f['metrics']}" if f["metrics"] else "")
     ),
     "filling": lambda f: f"filling raw_events from {f['snapshot']}, up to position {f['position']}",
-    "filled": lambda f: f"filled raw_events with {f['rows']} rows in {f['seconds']:.1f} s",
+    "filled": lambda f: (
+        f"filled raw_events with {counted(f['rows'], 'row')} in {f['seconds']:.1f} s"
+    ),
     "batch": lambda f: (
-        f"batch {f['batch']:<6} {f['rows']:>6} rows {f['streams']:>6} streams   position "
-        f"{f['position']:<10} {'lag ' + str(f['lag']) if f['lag'] is not None else '':12} "
-        f"{f['seconds']:.2f} s"
+        f"batch {f['batch']:<6} {counted(f['rows'], 'row'):>11} "
+        f"{counted(f['streams'], 'stream'):>14}   position {f['position']:<10} "
+        f"{'lag ' + str(f['lag']) if f['lag'] is not None else '':12} {f['seconds']:.2f} s"
     ),
     "no_workers": lambda f: (
         f"no worker of the Spark cluster {f['master']} has answered yet; waiting up to "
@@ -100,22 +102,26 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "lost": lambda f: f"cannot go on with the node at {f['url']}: {f['reason']}",
     "taking_over": lambda f: (
         f"the log {f['from']} cannot be read: going on from the node at {f['url']} (log "
-        f"{f['epoch']}, {f['head']} events), comparing its events with those of the tables"
+        f"{f['epoch']}, {counted(f['head'], 'event')}), comparing its events with those of the "
+        "tables"
     ),
     "took_over": lambda f: (
         f"going on from the node at {f['url']} at position {f['position']} of the tables; "
-        f"{f['rows']} events added, {f['missing']} not on that node yet, in {f['seconds']:.1f} s"
+        f"{counted(f['rows'], 'event')} added, {f['missing']} not on that node yet, in "
+        f"{f['seconds']:.1f} s"
     ),
     "resumed": lambda f: f"the node at {f['url']} answers again",
     "serving": lambda f: (
         f"serving the tables in {f['tables']} by Flight SQL at {f['url']}"
         + (f", metrics at {f['metrics']}" if f["metrics"] else "")
     ),
-    "copied": lambda f: f"{f['table']:24} {f['rows']:>8} rows   position {f['position']}",
+    "copied": lambda f: (
+        f"{f['table']:24} {counted(f['rows'], 'row'):>13}   position {f['position']}"
+    ),
     "no_tables": lambda f: f["reason"],
     "stopping": lambda f: f"stopping, within {f['patience']:.0f} s; waiting for: {f['doing']}",
     "stopped": lambda f: (
-        f"stopped at position {f['position']}, {f['rows']} rows in this run"
+        f"stopped at position {f['position']}, {counted(f['rows'], 'row')} in this run"
         if "position" in f
         else "stopped"
     ),

@@ -20,7 +20,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from recon_node.base.terminal import echo
+from recon_node.base.terminal import counted, echo
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, CidError
 from spark_sink.query.question import QueryAnswer, run_query
@@ -55,7 +55,7 @@ def ask(tables: Location, sql: str, at: At, *, as_json: bool, wide: bool) -> Non
         echo("Aborted!", err=True)
         os._exit(130)
     if answer.written is not None:
-        echo(f"{answer.written} rows written", err=True)
+        echo(f"{counted(answer.written, 'row')} written", err=True)
     if answer.columns:
         for hint in hints(sql, findings):
             echo(f"Hint: {hint}", err=True)

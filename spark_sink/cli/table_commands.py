@@ -11,7 +11,7 @@ import click
 
 from recon_node.base.errors import reason_of
 from recon_node.base.files import draft_of, move_into_place, read_small
-from recon_node.base.terminal import echo, json_option, print_json, print_result
+from recon_node.base.terminal import counted, echo, json_option, print_json, print_result
 from recon_node.ceramic import StreamId, StreamIdError
 from spark_sink.cli.options import HOURS, MOMENT, node_options, nodes_options, tables_option
 from spark_sink.errors import TablesError
@@ -102,7 +102,9 @@ def check(tables: Location, deep: bool, as_json: bool) -> None:
         troubles += check_files(tables)
     rows = sum(table.rows for table in statuses)
     read = "read and sound" if deep else "counted"
-    text = f"{len(statuses)} tables: {rows:,} rows {read}" if not troubles else ""
+    text = (
+        f"{counted(len(statuses), 'table')}: {counted(rows, 'row')} {read}" if not troubles else ""
+    )
     for trouble in troubles if not as_json else ():
         echo(f"Error: {trouble}", err=True)
     if as_json or text:
@@ -136,15 +138,16 @@ def verify(tables: Location, url: str, token: str | None, as_json: bool) -> None
     else:
         for name, model in compared["models"].items():
             of_tables, at_node = model["tables"], model["node"]
-            differs = f"differs: {at_node['events']} at the node"
+            differs = f"differs: {at_node['events']:,} at the node"
             verdict = "equal" if of_tables == at_node else differs
-            echo(f"{name}  {of_tables['events']} events  {of_tables['sha256a']}  {verdict}")
+            events = counted(of_tables["events"], "event")
+            echo(f"{name}  {events}  {of_tables['sha256a']}  {verdict}")
         for event in compared["missing"]:
             echo(f"missing in the tables: {event_of(event)}")
         for event in compared["extra"]:
             echo(f"not at the node: {event_of(event)}")
         verdict = "the node has the same" if compared["equal"] else f"the node: {node['sha256a']}"
-        echo(f"{mine['events']} events up to position {compared['upto']}, {verdict}")
+        echo(f"{counted(mine['events'], 'event')} up to position {compared['upto']}, {verdict}")
         echo(f"sha256a {mine['sha256a']}")
     if not compared["equal"]:
         raise SystemExit(1)
@@ -335,7 +338,7 @@ def optimize(tables: Location, names: tuple[str, ...], as_json: bool) -> None:
 
     with lock(tables, make=False):
         counts = optimize_tables(tables, names)
-    _print_files(counts, "files", {}, as_json=as_json)
+    _print_files(counts, "", {}, as_json=as_json)
 
 
 @click.command(short_help="Delete the files of old versions.")
@@ -366,13 +369,14 @@ def vacuum(
 
     with lock(tables, make=False):
         counts = vacuum_tables(tables, names, history, dry_run=dry_run)
-    done = "files to delete" if dry_run else "files deleted"
+    done = "to delete" if dry_run else "deleted"
     _print_files(counts, done, {"deleted": not dry_run}, as_json=as_json)
 
 
 def _print_files(counts: dict[str, int], what: str, more: dict[str, Any], *, as_json: bool) -> None:
     facts = [{"name": name, "files": files} for name, files in counts.items()]
-    text = "\n".join(f"{name:18} {files} {what}" for name, files in counts.items())
+    lines = (f"{name:18} {counted(files, 'file')} {what}" for name, files in counts.items())
+    text = "\n".join(map(str.rstrip, lines))
     print_result({"tables": facts, **more}, text, as_json=as_json)
 
 
@@ -405,10 +409,12 @@ def forget(tables: Location, whom: tuple[str, ...], yes: bool, as_json: bool) ->
     with lock(tables, make=False):
         streams |= streams_of(tables, controllers)
         if not yes:
-            text = f"Remove {len(streams)} streams from the tables in {tables}, for good?"
+            text = (
+                f"Remove {counted(len(streams), 'stream')} from the tables in {tables}, for good?"
+            )
             click.confirm(text, abort=True, err=True)
         rows = forget_streams(tables, streams)
-    lines = [f"{name:24} {count:>8} rows" for name, count in rows.items()]
+    lines = [f"{name:24} {counted(count, 'row'):>13}" for name, count in rows.items()]
     lines.append("The node and its peers still have the events: docs/tables.md lists the copies")
     facts = {"streams": len(streams), "tables": rows}
     print_result(facts, "\n".join(lines), as_json=as_json)

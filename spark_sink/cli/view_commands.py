@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recon_node.base.terminal import echo, json_option, print_json, print_result
+from recon_node.base.terminal import counted, echo, json_option, print_json, print_result
 from recon_node.ceramic import StreamId, StreamIdError
 from spark_sink.cli.options import tables_option
 
@@ -59,7 +59,7 @@ def create(tables: Location, model: str, name: str | None, as_json: bool) -> Non
     except ConflictError:
         rows = None
     columns = open_view(tables, name)[0].schema.names
-    done = "spark-sink run fills it" if rows is None else f"{rows:,} row{'s' * (rows != 1)}"
+    done = "spark-sink run fills it" if rows is None else counted(rows, "row")
     text = f"{name}: {done}; columns {', '.join(columns)}"
     print_result({"name": name, "rows": rows, "columns": columns}, text, as_json=as_json)
 
@@ -77,8 +77,8 @@ def list_(tables: Location, as_json: bool) -> None:
         return
     for status in views:
         echo(
-            f"{status['name']:24} {status['rows']:>10,} rows, {status['misfits']:,} with misfits, "
-            f"position {status['position']}, model {status['model']}"
+            f"{status['name']:24} {counted(status['rows'], 'row'):>15}, {status['misfits']:,} with "
+            f"misfits, position {status['position']}, model {status['model']}"
         )
     if not views:
         echo("no views: spark-sink view create makes them", err=True)

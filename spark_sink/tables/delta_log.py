@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import cannot_read
 from spark_sink.schema import PARTITION_COLUMN, TableSpec
-from spark_sink.tables.location import Location, file_system, put_if_absent
+from spark_sink.tables.location import Location, file_system, location_of, put_if_absent
 from spark_sink.tables.staging import DataFile
 
 EPOCH_PROPERTY: Final = "recon.epoch"
@@ -218,7 +218,7 @@ def query(table: DeltaTable, sql: str) -> pa.Table:
     try:
         answer = pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
     except Exception as error:  # the reader of the answer raises no class of its own
-        raise cannot_read(error) from error
+        raise cannot_read(location_of(table.table_uri, {}), error) from error
     return answer.cast(pa.schema([_plain(field) for field in answer.schema]))
 
 

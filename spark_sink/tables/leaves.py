@@ -149,7 +149,7 @@ class Leaves:
     def _span(self, file: tuple[str, int]) -> tuple[str, tuple[bytes, bytes]]:
         """Return the name of a file, of a name and a size, and its first and last stream."""
         path, size = file
-        with faults_as(cannot_read):
+        with faults_as(partial(cannot_read, self._path)):
             if path.endswith(_SUFFIX):
                 end = read_object(self._path, path, max(0, size - _FOOTER_BYTES), size)
                 footer = int.from_bytes(end[-8:-4], "little") + 8  # its length, and a sign
@@ -226,7 +226,7 @@ class Leaves:
 
     def _read(self, leaf: _Leaf) -> pa.Table:
         if leaf.path.endswith(_SUFFIX):
-            with faults_as(cannot_read):
+            with faults_as(partial(cannot_read, self._path)):
                 return rows_in(read_object(self._path, leaf.path), self._schema)
         # Of others, nobody knows what they take in memory.
         rows = read_file_upto(self._path, leaf.path, 0, self._schema, _MOST_ROW_BYTES)

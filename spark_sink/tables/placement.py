@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from recon_node.ceramic import CeramicError, parse_event
 from recon_node.ceramic.event_id import DAG_SORT_KEY
-from spark_sink.errors import TablesError, cannot_read, cannot_write
+from spark_sink.errors import TablesError, cannot_write, one_line, store_fault
 from spark_sink.tables.location import FAULTS, Location, faults_as, file_system
 
 Positions = npt.NDArray[np.int64]
@@ -145,7 +145,10 @@ def forgotten_streams(directory: Location) -> frozenset[bytes]:
             "backup, or delete it and forget them again with spark-sink forget"
         ) from None
     except FAULTS as error:
-        raise cannot_read(error) from error
+        reason = store_fault(error) or one_line(error)
+        raise TablesError(
+            f"cannot read the list of forgotten streams {directory / _FORGOTTEN}: {reason}"
+        ) from error
 
 
 def leave_out_for_good(directory: Location, streams: frozenset[bytes]) -> None:

@@ -9,7 +9,7 @@ skip nearly everything when a few streams are wanted, or many neighbouring ones.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice, pairwise
 from operator import attrgetter, or_
 from pathlib import Path
@@ -118,7 +118,7 @@ class RawFiles:
         ]
 
     def _select(self, files: list[DataFile], columns: list[str], where: Any) -> pa.Table:
-        with faults_as(cannot_read):
+        with faults_as(partial(cannot_read, self.location)):
             dataset = ds.FileSystemDataset.from_paths(
                 [file.path for file in files],
                 schema=RAW_EVENTS,
@@ -143,7 +143,7 @@ def _read_small(file: DataFile) -> pa.Table:
         schema = pa.schema(map(RAW_EVENTS.field, DERIVATION_COLUMNS))
         # At once, without what makes large files faster.
         with (
-            faults_as(cannot_read),
+            faults_as(partial(cannot_read, file.location)),
             file_system(file.location).open_input_stream(file.path) as stream,
         ):
             known = rows_in(stream.read_buffer(), schema)

@@ -262,7 +262,7 @@ def by_partition(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 def read_file(file: DataFile, schema: pa.Schema) -> pa.Table:
     """Read a file, adding the partition column, and nulls for columns that were added later."""
     with (
-        faults_as(cannot_read),
+        faults_as(partial(cannot_read, file.location)),
         pq.ParquetFile(file.path, filesystem=file_system(file.location)) as parquet,
     ):
         return _whole(parquet.read(), file.partition, schema)
@@ -276,7 +276,7 @@ def read_file_upto(
     size = 0
     files = file_system(location)
     with (
-        faults_as(cannot_read),
+        faults_as(partial(cannot_read, location)),
         pq.ParquetFile(path, filesystem=files, pre_buffer=False) as parquet,
     ):
         groups = map(parquet.metadata.row_group, range(parquet.num_row_groups))

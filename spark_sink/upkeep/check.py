@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from recon_node.base.terminal import counted
 from recon_node.ipld import CID, IpldError, car
-from spark_sink.errors import one_line, rebuild_command
+from spark_sink.errors import one_line, remedy
 from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED, TableSpec
 from spark_sink.tables.catalog import TableStatus, are_without_dags, open_delta, path_of, spec_of
 from spark_sink.tables.delta_log import LOG, data_files, position_of
@@ -43,15 +44,9 @@ def check_counts(directory: Location, tables: Sequence[TableStatus]) -> list[str
     It reads no rows, and asks for one list of files per table.
     """
     return [
-        f"{trouble}: {_remedy(directory, name)}"
+        f"{trouble}: {remedy(path_of(directory, name))}"
         for name, trouble in (*_empty_commits(directory, tables), *_counts(directory, tables))
     ]
-
-
-def _remedy(directory: Location, name: str) -> str:
-    if name in TABLES:
-        return f"rebuild the table with {rebuild_command(directory / name)}"
-    return f"create the view again: spark-sink view drop {name}, then view create"
 
 
 def _empty_commits(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tuple[str, str]]:
@@ -75,8 +70,8 @@ def _counts(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tupl
         if table.rows > table.position or (table.rows < table.position and not left_out):
             yield (
                 name,
-                f"{name} is at position {table.position} but has {table.rows} rows, and should "
-                f"have {table.position}",
+                f"{name} is at position {table.position} but has {counted(table.rows, 'row')}, and "
+                f"should have {table.position}",
             )
 
 
@@ -118,7 +113,7 @@ def check_files(directory: Location) -> list[str]:
             if wrong:
                 troubles.append(
                     f"{name}: {len(wrong)} of {len(files)} files are missing or have another size, "
-                    f"the first is {wrong[0]}: {_remedy(directory, name)}"
+                    f"the first is {wrong[0]}: {remedy(path)}"
                 )
     return troubles
 
@@ -189,24 +184,24 @@ class _Rows:
             return
         self._count += count
         if file.rows is not None and count != file.rows:
-            self._wrong(f"{file.path} has {count} rows, and the log says {file.rows}")
+            self._wrong(f"{file.path} has {counted(count, 'row')}, and the log says {file.rows}")
 
     def check_positions(self, position: int) -> None:
         """Check that each position up to this one is there."""
         positions = np.unique(np.concatenate([np.empty(0, np.int64), *self._keys]))
         missing = np.setdiff1d(np.arange(1, position + 1), positions)
         if len(missing):
-            self._wrong(f"{len(missing)} positions are missing, the first is {missing[0]}")
+            self._wrong(f"it lacks {counted(len(missing), 'position')}, the first is {missing[0]}")
 
     def check_streams(self, known: set[bytes]) -> None:
         """Check that `raw_events` has each stream."""
         if unknown := len(self.streams - known):
-            self._wrong(f"{unknown} streams are not in {RAW}")
+            self._wrong(f"it has {counted(unknown, 'stream')} not in {RAW}")
 
     def check_complete(self, known: set[bytes]) -> None:
         """Check that each stream of `raw_events` is there."""
         if missing := len(known - self.streams):
-            self._wrong(f"{missing} streams of {RAW} are missing")
+            self._wrong(f"it lacks {counted(missing, 'stream')} of {RAW}")
 
     def check_keys(self) -> list[str]:
         """Return what is wrong with the keys: they are unique."""
@@ -214,7 +209,7 @@ class _Rows:
         if self.spec.rows_are_events:
             unique = len(np.unique(np.concatenate([np.empty(0, np.int64), *self._keys])))
         twice = self._count - unique
-        return [f"{self.spec.name}: {twice} rows are there more than once"] if twice else []
+        return [f"{self.spec.name}: it repeats {counted(twice, 'row')}"] if twice else []
 
     def _check_events(self, batch: pa.RecordBatch) -> None:
         for cid, content in zip(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from deltalake import DeltaTable
 
-from recon_node.base.terminal import echo, human_size
+from recon_node.base.terminal import counted, echo, human_size
 from spark_sink.errors import SinkError
 from spark_sink.schema import RAW
 from spark_sink.source.feed_client import Feed, Head
@@ -78,7 +78,9 @@ def check_health(
         troubles += misfits
     for name, behind in lag.items():
         if max_lag is not None and behind > max_lag:
-            troubles.append(f"{name} is {behind} events behind the node; the limit is {max_lag}")
+            troubles.append(
+                f"{name} is {counted(behind, 'event')} behind the node; the limit is {max_lag}"
+            )
     if max_age is not None:
         troubles += _wrong_ages(statuses, timedelta(hours=max_age))
     return Health(statuses, reading, node, head, lag, troubles, read_unprocessed(tables))
@@ -124,8 +126,8 @@ def show_health(health: Health, now: datetime) -> None:
         (
             table.name,
             f"position {table.position:<{width}}",
-            f"{table.rows} rows",
-            f"{table.files} files",
+            counted(table.rows, "row"),
+            counted(table.files, "file"),
             human_size(table.size),
             f"{human_size(table.total - table.size)} kept",
             f"version {table.version}",

@@ -198,6 +198,7 @@ def test_without_a_terminal_a_passphrase_comes_from_a_file(tmp_path: Path) -> No
     made = subprocess.run(
         [*command, "--data-dir", tmp_path],
         input="pass\npass\n",
+        check=False,
         text=True,
         capture_output=True,
         start_new_session=True,

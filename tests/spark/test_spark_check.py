@@ -107,8 +107,8 @@ def test_rows_that_are_missing_by_their_position_are_told(tables: Path, name: st
 @pytest.mark.parametrize(
     ("names", "fault"),
     [
-        (["conclusion_events", "event_states"], "5 positions are missing, the first is 21"),
-        (["stream_tips", "stream_states"], "[0-9]+ streams of raw_events are missing"),
+        (["conclusion_events", "event_states"], "it lacks 5 positions, the first is 21"),
+        (["stream_tips", "stream_states"], "it lacks [0-9]+ streams of raw_events"),
     ],
 )
 def test_what_derived_tables_lack_is_told_once_every_row_is_read(tables, names, fault):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from spark_helpers import Node, NodeProcesses, told
 from spark_oracle import assert_tables
@@ -17,6 +17,7 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables import retention
+from spark_sink.tables.delta_log import query
 from spark_sink.tables.tables import Tables
 
 
@@ -72,9 +73,18 @@ def test_a_file_with_rows(node, sink, name, damage, monkeypatch):
     for file in DeltaTable(directory / name).file_uris():
         damage(Path(file))
     head = Feed(node.url).head().head
-    with pytest.raises(TablesError, match=r"damaged or missing.*spark-sink rebuild"):
+    with pytest.raises(TablesError, match=rf"damaged or missing.*spark-sink rebuild {name}"):
         go_on(node, Sink(Tables(directory, node.epoch)), head)
     mended(node, directory, name)
+
+
+def test_a_view_is_not_rebuilt_but_created_again(tmp_path: Path) -> None:
+    view = tmp_path / "views" / "posts"
+    write_deltalake(view, pa.table({"stream_cid": [b"cid"]}))
+    for file in view.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(TablesError, match=r"missing.*: spark-sink view drop posts, then view"):
+        query(DeltaTable(view), "SELECT * FROM t")
 
 
 @pytest.mark.parametrize("name", ["raw_events", "stream_tips", "unprocessed_streams"])

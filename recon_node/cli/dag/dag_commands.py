@@ -14,6 +14,7 @@ from recon_node.base.terminal import (
     FILE,
     ByteSize,
     CommandError,
+    counted,
     echo,
     human_size,
     json_option,
@@ -21,7 +22,7 @@ from recon_node.base.terminal import (
     print_json,
     print_result,
 )
-from recon_node.cli.command import counted, number_option, refuse_existing, understood
+from recon_node.cli.command import number_option, refuse_existing, understood
 from recon_node.cli.dag import transfer as dag_transfer
 from recon_node.cli.dag.publish import (
     DagCommand,

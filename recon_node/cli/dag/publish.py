@@ -37,6 +37,7 @@ from recon_node.base.setting_types import at_home, default_data_dir
 from recon_node.base.terminal import (
     FILE,
     CommandError,
+    counted,
     echo,
     json_option,
     node_options,
@@ -46,7 +47,7 @@ from recon_node.base.terminal import (
 )
 from recon_node.ceramic import CeramicError
 from recon_node.ceramic.auth.did import ed25519_did, public_key
-from recon_node.cli.command import counted, expires_option, progress_bar, understood
+from recon_node.cli.command import expires_option, progress_bar, understood
 from recon_node.cli.dag.transfer import Published, join_heads, post_replica, publication_of, want
 from recon_node.dag.dag_events import Identifier, parse_root
 from recon_node.dag.dag_index import KEY_FILE

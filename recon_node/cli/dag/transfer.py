@@ -27,9 +27,9 @@ from nacl.signing import SigningKey
 from recon_node.base.connection import AsyncConnection, ClientError, Connection, UnreachableError
 from recon_node.base.errors import unwrapped
 from recon_node.base.files import move_into_place, room_at
-from recon_node.base.terminal import CommandError, human_size
+from recon_node.base.terminal import CommandError, counted, human_size
 from recon_node.ceramic import Event
-from recon_node.cli.command import counted, output_draft, understood
+from recon_node.cli.command import output_draft, understood
 from recon_node.cli.streams.sending import send_event
 from recon_node.dag.car_source import CarFile
 from recon_node.dag.dag_events import (
