@@ -91,7 +91,8 @@ def answer_error(request: Request, error: Exception) -> Response:
         case HTTPException(status_code=HTTPStatus.NOT_FOUND):
             return error_response(path, error.status_code, f"no such path: {path}")
         case HTTPException(status_code=HTTPStatus.METHOD_NOT_ALLOWED):
-            message = f"{path} does not take {request.method}"
+            allowed = (error.headers or {}).get("allow")
+            message = f"{path} does not take {request.method}, only {allowed}"
             return error_response(path, error.status_code, message, error.headers)
         case HTTPException():
             return error_response(path, error.status_code, error.detail, error.headers)

@@ -117,12 +117,15 @@ class Parameters(Body, frozen=True):
 
         Raises:
             ApiError: 400, a parameter is missing or has an invalid value, or, if `is_strict`, the
-                query has one that is not declared.
+                query has one that is not declared, or repeats one that is not a list.
         """
         query = request.query_params if request.scope["query_string"] else _NO_QUERY
         if is_strict and query:
-            names = {field.shown for field in _fields_of(cls)}
-            _check_names(query, names.difference(request.path_params), "the query")
+            is_list = {field.shown: field.is_list for field in _fields_of(cls)}
+            _check_names(query, is_list.keys() - request.path_params, "the query")
+            for name in query:
+                if len(query.getlist(name)) > 1 and not is_list[name]:
+                    raise bad_request(f"'{name}' is repeated: it can have one value only")
         values: dict[str, Any] = {**query, **request.path_params}
         for field in _fields_of(cls):
             if field.is_list:
