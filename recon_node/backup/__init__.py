@@ -146,10 +146,13 @@ def write_backup(
         What is in it, and the files of the data directory that are neither in it nor made again.
 
     Raises:
+        BackupError: there is no such directory.
         StoreError: there is no log, or it is damaged or cannot be read.
         P2PError: the identity cannot be used.
         OSError: a file cannot be read or written.
     """
+    if not data_dir.is_dir():
+        raise BackupError(f"the data directory {data_dir} does not exist; see --data-dir")
     small, left_out = _small_files(data_dir)
     copy = target.with_name(f"{target.name}.log")
     log = backup_log(data_dir, copy, progress)

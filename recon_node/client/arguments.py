@@ -144,13 +144,15 @@ def _plain(value: Any, path: tuple[str | int, ...], inside: tuple[int, ...]) -> 
         inside = (*inside, id(value))
     if isinstance(value, Mapping):
         for name in value:
-            if not isinstance(name, str):
+            if not isinstance(name, str) or not _is_text(name):
                 raise InvalidContentError(
                     [f"{_path_text(path)} has the key {name!r}, which is not text"]
                 )
         return {name: _plain(member, (*path, name), inside) for name, member in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, (*path, number), inside) for number, item in enumerate(value)]
+    if isinstance(value, str) and not _is_text(value):
+        raise InvalidContentError([f"{_path_text(path)} has half a surrogate pair: not text"])
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidContentError([f"{_path_text(path)} is {value}, which JSON does not have"])
     if not isinstance(value, (*_SCALARS, float, CID)):
@@ -158,6 +160,10 @@ def _plain(value: Any, path: tuple[str | int, ...], inside: tuple[int, ...]) -> 
             [f"{_path_text(path)} is of the type {type(value).__name__}: not JSON"]
         )
     return value
+
+
+def _is_text(value: str) -> bool:
+    return value.isascii() or not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 def _path_text(path: tuple[str | int, ...]) -> str:

@@ -119,6 +119,8 @@ class Objects:
         Raises:
             UrlError: no such store can be used.
         """
+        if not url:  # as of "$NOT_SET"; it would be the working directory
+            raise UrlError("the name of the directory or store is empty")
         try:
             scheme = scheme_of(url)
             if scheme == "memory":

@@ -236,6 +236,14 @@ def test_what_is_not_a_url_is_said(command: str, tmp_path: Path) -> None:
     )
     error = error_of(*words, *data_dir)
     assert error == "Error: 'http://[::1/x' is not a URL: Invalid IPv6 URL\n"
+    if command != "restore":  # as of a variable that is not set; not the working directory
+        error = error_of(*command.split(), "", *data_dir)
+        assert error == "Error: the name of the directory or store is empty\n"
+
+
+def test_a_directory_that_is_not_there_is_not_backed_up(tmp_path: Path) -> None:
+    error = error_of("backup", tmp_path / "b", "--data-dir", tmp_path / "gone")
+    assert f"the data directory {tmp_path / 'gone'} does not exist; see --data-dir" in error
 
 
 BY_AGE = b64decode(

@@ -52,6 +52,8 @@ async def test_content_that_is_not_json(ceramic: AsyncCeramic, store: Store) -> 
         ({"a": [1, math.nan]}, "what is at /a/1 is nan, which JSON does not have"),
         ({"a": {"b/c": {1, 2}}}, "what is at /a/b~1c is of the type set: not JSON"),
         ({"a": {1: 2}}, "what is at /a has the key 1, which is not text"),
+        ({"a": ["\ud800"]}, "what is at /a/0 has half a surrogate pair: not text"),
+        ({"a": {"\udfff": 2}}, r"what is at /a has the key '\udfff', which is not text"),
     ):
         for call in (
             ceramic.create(model, content),
