@@ -464,6 +464,9 @@ def test_what_cannot_be_written_whole_is_not_there(node, sample, tmp_path):
     cid = sample[0]["cid"]
     for name in ("old.car", "old.svg"):
         (tmp_path / name).write_text("as it was")
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    program = f"{limited}; from recon_node.cli import main; main()"
+    options = {"env": {**os.environ, "RECON_NODE_URL": node.api_url}, "cwd": tmp_path}
     for words in (
         ("key", "new", "my.key"),
         ("anchor", "key", "coins.key"),
@@ -471,9 +474,8 @@ def test_what_cannot_be_written_whole_is_not_there(node, sample, tmp_path):
         ("events", "get", cid, "--car", "new.car"),
         ("stream", "show", cid, "--svg", "old.svg"),
     ):
-        command = ["bash", "-c", 'ulimit -f 0; exec "$@"', "-", sys.executable, "-m", "recon_node"]
-        env = {**os.environ, "RECON_NODE_URL": node.api_url}
-        done = finished([*command, *words], env=env, cwd=tmp_path)
+        command = [sys.executable, "-c", program, *words]
+        done = forking.run(command, stderr=subprocess.PIPE, text=True, **options)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
         assert done.stderr.startswith("Error: ")
     assert {path.name for path in tmp_path.iterdir()} == {"old.car", "old.svg"}

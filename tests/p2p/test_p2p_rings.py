@@ -141,8 +141,8 @@ async def test_a_node_that_has_the_rings_switched_off_does_not_speak_them(tmp_pa
 
 async def test_what_cannot_be_taken_comes_once(tmp_path, monkeypatch):
     """A ceramic-one node may hold an event without its history. It is tried again after a pause."""
-    monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=60.0))
-    monkeypatch.setattr(differences, "BEFORE_TRYING_AGAIN", Backoff(5.0, 60.0))
+    monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=0.01, longest=60.0))
+    monkeypatch.setattr(differences, "BEFORE_TRYING_AGAIN", Backoff(3.0, 60.0))
     key = SigningKey(bytes(32))
     init = init_event(key, METAMODEL, {})
     lost = data_event(key, init, [init.cid], [])

@@ -13,6 +13,7 @@ from click.testing import Result
 from deltalake import DeltaTable
 from spark_helpers import EPOCH, Served, feed_rows, filled, invoked, read_on, silent, told
 from spark_samples import scenario
+from support import forking
 
 from recon_node.ceramic import Event
 from spark_sink.query.show import show, to_json
@@ -177,13 +178,8 @@ def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     words = ["changes", "raw_events", "--tables", str(tables)]
     program = "from spark_sink.cli import main; main()"
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words],
-            check=False,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-c", program, *words]
+        done = forking.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert done.stderr == "Error: standard output cannot be written: No space left on device\n"
 

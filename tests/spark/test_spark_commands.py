@@ -423,7 +423,7 @@ def refusing_broker(listener: socket.socket) -> None:
 def test_an_export_does_not_wait_for_a_password_to_become_right(filled, monkeypatch) -> None:
     from spark_sink.export import kafka
 
-    monkeypatch.setattr(kafka, "_BROKER_TIMEOUT", 5.0)
+    monkeypatch.setattr(kafka, "_BROKER_TIMEOUT", 3.0)
     settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
     settings |= {"sasl.username": "me", "sasl.password": "secret"}
     options = [part for pair in settings.items() for part in ("--setting", "=".join(pair))]

@@ -15,8 +15,10 @@ from support.web_server import serving
 
 from recon_node.base import connection
 from recon_node.ceramic import Event
+from recon_node.fairness.pacing import Backoff
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED
+from spark_sink.source import feed_client
 from spark_sink.source.feed_client import Feed, Head
 
 
@@ -87,6 +89,13 @@ def cut_after(url: str, sizes: Iterator[int]) -> Iterator[str]:
         thread.join()
 
 
+@pytest.fixture
+def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that does not answer is asked again at once."""
+    monkeypatch.setattr(feed_client, "_DELAYS", Backoff(0.01, 0.01))
+
+
+@pytest.mark.usefixtures("soon_again")
 def test_connections_cut_anywhere_neither_lose_nor_repeat_a_row(full_node, sample):
     epoch = Feed(full_node.url).head().epoch
     sizes = iter([0, 1, 90, 300, 1_500, 20_000, 20_001, 33_333, 70_000, *[10**9] * 9])
@@ -177,6 +186,7 @@ def test_what_speaks_no_http_is_told_at_once(greeting: bytes) -> None:
             next(feed.read(0, 1, "any"))
 
 
+@pytest.mark.usefixtures("soon_again")
 def test_a_node_that_breaks_off_anywhere_is_asked_again() -> None:
     """It ends, or starts: nothing of an answer, a piece of its head, a piece of its body."""
     body = b'{"epoch": "A", "low": 0, "head": 7}'

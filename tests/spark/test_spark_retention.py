@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from spark_helpers import EPOCH, asked, feed_rows, read_on, told
 from spark_samples import change, document, replace
+from support import forking
 
 from recon_node.ceramic import Event
 from spark_sink.query.question import run_query
@@ -141,7 +142,7 @@ def test_who_has_ended_holds_nothing(tmp_path: Path) -> None:
     )
     with (
         held(tmp_path, 9) as move,
-        subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE) as other,
+        forking.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE) as other,
     ):
         assert other.stdout is not None
         other.stdout.readline()
