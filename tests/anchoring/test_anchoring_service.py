@@ -42,7 +42,6 @@ async def write(store: Store, *events: Event) -> None:
 
 async def receive(store: Store, event: Event, init: Event, height: int) -> None:
     """Admit an event as a peer's."""
-    assert init.header is not None
     [verdict] = await store.admit_remote(
         [(event.event_id(Network.local(7), init.header, height), event.car)]
     )
@@ -84,7 +83,6 @@ async def test_tips_of_own_streams_are_anchored_once(opened) -> None:
         times = {event.proof.root for event in events.values() if event.proof is not None}
         assert times == {tree.root}
         result = await anchoring.find(left.cid)
-        assert result is not None
         assert (result.state, result.init) == (RequestState.ANCHORED, own.cid)
         witness = await anchoring.witness(result)
         assert witness is not None
@@ -233,7 +231,6 @@ async def test_a_cid_that_is_not_here_is_anchored_for_every_stream_that_is_named
                 results = [await anchoring.find(root), await anchoring.request(root, stream)]
             results.append(await anchoring.find(root, stream))
             for result in results:
-                assert result is not None
                 witness = await anchoring.witness(result)
                 assert witness is not None
                 event = parse_event(witness)

@@ -36,7 +36,6 @@ def test_every_leaf_has_a_valid_time_event(numbers: set[int], data: st.DataObjec
     init = leaf(0)
     event = parse_event(time_event_car(init, tree.leaves[index], proof, path, nodes))
     assert event.prevs == (tree.leaves[index],)
-    assert event.proof is not None
     assert (event.proof.root, event.proof.transaction_hash) == (tree.root, "0x" + TX.hex())
     assert len(nodes) <= max(1, (len(tree.leaves) - 1).bit_length())
     if len(tree.leaves) > 1:

@@ -89,7 +89,6 @@ async def admit(store: Store, *events: Event) -> None:
 
 async def hand_over(store: Store, event: Event, height: int, init: Event = INIT) -> None:
     """Write an event as a peer does."""
-    assert init.header is not None
     event_id = event.event_id(store.network, init.header, height)
     [verdict] = await store.admit_remote([(event_id, event.car)])
     assert verdict.status == "new"

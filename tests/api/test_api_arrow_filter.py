@@ -32,7 +32,6 @@ async def headers(store: Store, rng: Random) -> dict[bytes, tuple[InitHeader, st
     for number, (key, model) in enumerate(itertools.product(KEYS, [*MODELS, None, MODELS[0]])):
         unique = bytes([number])
         init = init_event(key, model, {}, unique=unique) if model else model_event(key, {})
-        assert init.header is not None
         streams[bytes(init.cid)] = (init.header, str(init.stream_id(init.header)))
         cars.append(init.car)
         tips[init.cid] = (key, init, init.cid)

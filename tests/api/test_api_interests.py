@@ -80,7 +80,6 @@ async def test_an_event_outside_of_them_is_kept_with_a_warning(api, store, sampl
         answer = await api.post("/ceramic/events", json={"data": sample[0]["car"]})
         assert (answer.status_code, answer.content) == (204, b"")
         header = parse_event(multibase.decode(sample[0]["car"])).header
-        assert header is not None
         model = f"model={header.model}"
         assert f"covers {model}: it keeps" in answer.headers["recon-warning"]
         name, value = "fam\nily", "b\n\u20ac"
@@ -109,7 +108,6 @@ async def listed(api: Api) -> list[dict[str, Any]]:
 async def test_the_stream_id_of_a_document_is_that_stream_alone(api, store, filled):
     inits = [parse_event(multibase.decode(event["car"])) for event in filled]
     init = next(event for event in inits if event.header and event.header.model != METAMODEL)
-    assert init.header is not None
     stream = StreamId(StreamType.MODEL_INSTANCE, init.cid)
     interest = Interest("model", init.header.sep_value, init.header.controller, stream)
 

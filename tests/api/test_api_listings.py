@@ -96,7 +96,6 @@ async def test_all_streams_the_latest_first(api: Api, store: Store) -> None:
         assert [stream["id"] for stream in streams] == ids(STREAMS)
     for stream, event in zip(streams, reversed(STREAMS), strict=True):
         header = event.header
-        assert header is not None
         assert (stream["init"], stream["controller"]) == (str(event.cid), header.controller)
         assert (stream["sort_key"], stream["sort_value"]) == (header.sep_key, header.sep_value)
         assert stream["name"] == (event.data["name"] if event in MODELS else None)

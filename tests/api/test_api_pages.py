@@ -140,7 +140,6 @@ async def fill_products(store: Store, tmp_path: Path, anchoring: Anchoring | Non
     for shard in split(source.root, walk(source.root, source.read), 100_000):
         events.append(shard_event(KEY, source.root, shard.car).car)
     await store.admit_local(events)
-    assert anchoring is not None
     await anchoring.request(ROOT.cid, ROOT.stream_id())
     anchoring.anchor_now()
 

@@ -249,8 +249,6 @@ async def test_conflicts_come_with_the_value_on_each_branch(api: Api, store: Sto
 
 async def test_what_cannot_be_merged(api: Api, store: Store) -> None:
     init, _ = await forked(store, ("/text", "b"), ("/text", "c"))
-    assert init.header is not None
-    assert init.header.model is not None
     rejected = init_event(KEY, init.header.model, {"text": 1}, unique=b"v")
     await admit(store, rejected)
     await read(api, f"{stream_of(rejected)}/merge", 404)

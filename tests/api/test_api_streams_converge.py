@@ -65,7 +65,6 @@ def offers_of(events: list[Event]) -> list[Offer]:
     offers = []
     for event in events:
         header = headers[event.init]
-        assert header is not None
         height = 1 + max((heights[prev] for prev in event.prevs), default=-1)
         heights[event.cid] = height
         offers.append((event.event_id(NETWORK, header, height), event.car))

@@ -35,7 +35,6 @@ def test_init_events(data: Any, unique: bytes | None, should_index: bool | None)
     assert event == parse_event(event.car)
     assert event == init_event(KEY, MODEL, data, unique=unique, should_index=should_index)
     assert event.data == data
-    assert event.header is not None
     assert (event.header.unique, event.header.should_index) == (unique, should_index)
     assert event.header.controller == CONTROLLER
     verify_signature(event, CONTROLLER)
@@ -52,7 +51,6 @@ def test_data_events(prevs: list[CID], data: Any) -> None:
 
 
 def test_an_events_key() -> None:
-    assert INIT.header is not None
     change = data_event(KEY, INIT, [INIT.cid], [])
     anchor = time_event(INIT, change.cid)
     keys = [

@@ -165,7 +165,6 @@ def test_data_events() -> None:
 
 def test_a_resource_may_name_one_payload() -> None:
     event = change_under(ETHEREUM.issue(), INIT)
-    assert event.envelope is not None
     stream = f"ceramic://{INIT.stream_id()}"
     named = ETHEREUM.issue(resources=[f"{stream}?payload={event.envelope.payload}"])
     verify_signature(change_under(named, INIT), ETHEREUM.issuer, MODEL)
@@ -224,7 +223,6 @@ def test_another_owner(wallet: Wallet, other: Wallet) -> None:
 
 def test_the_event_itself_must_be_the_sessions() -> None:
     event = init_under(ETHEREUM.issue(), ETHEREUM.issuer)
-    assert event.envelope is not None
     blocks = dict(car.decode(event.car).blocks)
     envelope = dag_cbor.decode(blocks.pop(event.cid))
     envelope["signatures"][0]["signature"] = bytes(64)
@@ -236,7 +234,6 @@ def test_the_event_itself_must_be_the_sessions() -> None:
 
 def test_without_the_capabilitys_block() -> None:
     event = init_under(ETHEREUM.issue(), ETHEREUM.issuer)
-    assert event.envelope is not None
     kept = dict(car.decode(event.car).blocks)
     del kept[event.envelope.capability]  # type: ignore[arg-type]
     with pytest.raises(InvalidEventError, match="lacks the block of the capability"):

@@ -55,7 +55,6 @@ def parts(data: bytes) -> tuple[bytes, dict[str, Any]]:
     """The payload of a signed event, and its envelope."""
     read = parse_event(data)
     blocks = car.decode(data).blocks
-    assert read.envelope is not None
     return blocks[read.envelope.payload], dag_cbor.decode(blocks[read.cid])
 
 

@@ -31,12 +31,10 @@ def test_every_event_is_what_the_sdk_says() -> None:
             header = inits()[event.init].header
             assert str(event.stream_id(header)) == row["stream"]
         if "model" in row:
-            assert event.header is not None
             assert event.header.sep_key == "model"
             assert event.header.sep_value == str(event.header.model) == row["model"]
             assert event.header.controller == row["controller"]
         if row["kind"] == "model":
-            assert event.header is not None
             assert event.header.model == METAMODEL
             assert event.stream_id().type == StreamType.MODEL
 
@@ -49,7 +47,6 @@ def test_documents_name_their_models() -> None:
 def test_every_signature_is_the_controllers() -> None:
     for _, event in rows():
         header = inits()[event.init].header
-        assert header is not None
         verify_signature(event, header.controller)
         verify_signature(event, None)
         assert signer(event) == header.controller

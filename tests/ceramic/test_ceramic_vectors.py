@@ -61,7 +61,6 @@ def test_an_event_of_the_network_from_a_file_that_kubo_made() -> None:
     data = (VECTORS / "gitcoin_init_event_car.car").read_bytes()
     event = parse_event(data)
     assert str(event.cid) == "bagcqcera6zhhs3vt3vmkanmwj3gksysl3vk7y3uzr3wjsj4i5lbiyca5bhna"
-    assert event.header is not None
     assert event.header.controller == "did:pkh:eip155:1:0xc1e722551c7eac8675903f95f1330a2fe6ad34ea"
     assert car.decode(event.car).roots == (event.cid,)
     assert parse_event(event.car) == event

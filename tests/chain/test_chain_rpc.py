@@ -48,12 +48,10 @@ async def test_a_transaction_and_its_block(clock, chain, url, shape) -> None:
     chain.mine(PROOF, 1_725_913_338, number=900, shape=shape)
     async with asking(url) as provider:
         transaction = await provider.transaction(TX)
-        assert transaction is not None
         assert transaction["input"] == ANSWERS["sepolia"]["input"]
         assert transaction["blockNumber"] == "0x384"
         assert transaction["blockHash"] is not None
         block = await provider.block(transaction["blockHash"])
-        assert block is not None
         assert (block["number"], block["timestamp"]) == ("0x384", hex(1_725_913_338))
         assert await provider.transaction("0x" + "00" * 32) is None
         assert await provider.block("0x" + "00" * 32) is None

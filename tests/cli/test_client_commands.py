@@ -67,7 +67,6 @@ def test_the_feed_is_followed(node: TestnetNode) -> None:
     command = [sys.executable, "-m", "recon_node", "feed", "tail", "--from", start, "--follow"]
     env = {**os.environ, "RECON_NODE_URL": node.api_url}
     with forking.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as following:
-        assert following.stdout is not None
         for number in range(2):
             event = init_event(KEY, MODEL, {"n": number}, unique=b"followed")
             sent = run("events", "add", "-", node=node, data=multibase.encode(event.car))
@@ -250,7 +249,6 @@ def test_every_command_and_option_explains_itself() -> None:
             assert hidden or getattr(param, "help", None), (context.command_path, param.name)
         for name in command.list_commands(context) if isinstance(command, click.Group) else ():
             inner = command.get_command(context, name)  # type: ignore[union-attr]
-            assert inner is not None
             assert inner.name == name
             check(inner, click.Context(inner, parent=context, info_name=name))
 

@@ -187,7 +187,6 @@ def start_testnet_command(nodes: int, directory: Path) -> tuple[subprocess.Popen
         text=True,
         env={**os.environ, "COLUMNS": "200"},
     )
-    assert process.stdout is not None
     pids = []
     for line in process.stdout:
         if match := re.match(r"node-\d+ +http://127\.0\.0\.1:\d+ +(\d+) +12D3KooW", line):
@@ -233,7 +232,6 @@ def test_sighup_stops_a_node_in_good_order_unless_it_is_ignored(tmp_path: Path, 
     stops = usual == "SIG_DFL"
     with forking.Popen([sys.executable, "-c", started], stderr=subprocess.PIPE) as node:
         try:
-            assert node.stderr is not None
             next(line for line in node.stderr if b"Ready" in line)
             node.send_signal(signal.SIGHUP)
             if not stops:
@@ -275,7 +273,6 @@ def test_a_user_without_a_home_directory_can_run_a_node() -> None:
         os.chown(data_dir, 12345, 12345)
         with started("--data-dir", data_dir) as node:
             try:
-                assert node.stderr is not None
                 assert any(b"Ready" in line for line in node.stderr)
                 node.terminate()
                 assert node.wait(60) == 0

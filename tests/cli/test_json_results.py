@@ -25,7 +25,6 @@ def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command
     context = click.Context(group)
     for child in group.list_commands(context):
         command = group.get_command(context, child)
-        assert command is not None
         if not isinstance(command, click.Group) or command.invoke_without_command:
             yield f"{name} {child}", command
         if isinstance(command, click.Group):

@@ -122,7 +122,6 @@ def test_a_key_writes_for_an_account(shell: Shell, tmp_path: Path) -> None:
     with forking.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as asking:
-        assert asking.stderr is not None
         text = "".join(takewhile(str.strip, asking.stderr))  # up to the blank line after it
         text += "\n" + "".join(takewhile(str.strip, asking.stderr))
         signed = wallet.sign_message(encode_defunct(text=text.rstrip("\n"))).signature

@@ -36,10 +36,8 @@ async def test_branches_that_touch_different_parts(ceramic: AsyncCeramic) -> Non
     diverged = await ceramic.read(post.id)
     assert len(diverged.open_tips) == 2
     assert diverged.open_tips[0] == diverged.event
-    assert post.model is not None
     assert await ceramic.diverged() == await ceramic.diverged(post.model) == [diverged]
     proposal = await ceramic.propose_merge(post.id)
-    assert proposal is not None
     assert (proposal.content, proposal.conflicts) == ({"title": "b", "stars": 2}, ())
     merged = await ceramic.merge(post.id)
     assert (merged.content, merged.open_tips) == (proposal.content, ())

@@ -100,7 +100,6 @@ def test_what_expired_can_be_taken_over(nodes: list[TestnetNode]) -> None:
 
 def command(node: TestnetNode, directory: Path, key: Key, *args: str) -> Result:
     if not (directory / "key").exists():
-        assert key.capability is not None
         key.save(directory / "key")
         key.capability.save(directory / "cacao")
     files = ["--key", str(directory / "key"), "--capability", str(directory / "cacao")]

@@ -143,7 +143,6 @@ def test_nothing_is_left_when_it_is_stopped(tmp_path: Path, number: signal.Signa
         text=True,
     )
     try:
-        assert child.stdout is not None
         assert child.stdout.readline() == "['.out.part', '.out.unpacking']\n"
         child.send_signal(number)
         assert child.wait(30) != 0

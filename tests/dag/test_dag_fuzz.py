@@ -73,7 +73,6 @@ TAKE = partial(dag_index.take, now=NOW)
 
 def _row(position: int, subject: bytes, data: Any) -> FeedRow:
     event = event_with(subject, data)
-    assert event.header is not None
     event_id = event.event_id(NETWORK, event.header, 0)
     return FeedRow(position, event_id, event.cid, event.cid, EventKind.INIT, event.car)
 

@@ -257,7 +257,6 @@ async def test_replicas_that_diverge_have_one_join(tmp_path: Path, rng: random.R
         assert state.head == join(state.heads, known)
         assert state.missing_replicas.first == (orphan.prior,)  # which does not stop the others
 
-        assert state.head is not None
         await admit(store, replica_event(OTHER, root, state.head.block))
         assert (await dags.state(root)).heads == (state.head.cid,)
 
@@ -302,7 +301,6 @@ async def test_publishes_have_one_order(tmp_path: Path) -> None:
             await admit(store, *map(publish_event, replicas[1:]))
             resolved = await dags.resolve(MINE)
             assert len(resolved.order) == 4
-            assert resolved.current is not None
             orders.add((resolved.order, resolved.current.link))
     assert len(orders) == 1
 
@@ -342,7 +340,6 @@ async def test_what_continues_a_publish_that_came_too_late_counts(tmp_path: Path
         await admit(store, publish_event(first))
         resolved = await dags.resolve(MINE)
         assert (resolved.order, resolved.waiting_for) == ((first.cid, last.cid), ())
-        assert resolved.current is not None
         assert resolved.current.link == LINKS[2]
         assert list(resolved.faults) == [late.cid]
 
@@ -362,7 +359,6 @@ async def test_what_was_judged_outlives_the_log_of_which_it_was_read(tmp_path: P
 
 async def test_a_publish_needs_a_proof_made_for_it(tmp_path: Path) -> None:
     [good] = publishes(KEY, LINKS[:1])
-    assert isinstance(good.change, Publish)
     stolen = Replica(None, Publish(MINE.key, LINKS[1], LINKS[1], good.change.proof))
     unproven = make_publish(OTHER, MINE.key, LINKS[1], LINKS[1], prior=None, expires=None)
     async with opened(tmp_path) as (store, dags):
@@ -646,7 +642,6 @@ async def test_strangers_replicas_do_not_hide_the_owner_s(tmp_path, rng):
 
 
 def row_of(event: Event, position: int) -> FeedRow:
-    assert event.header is not None
     event_id = event.event_id(NETWORK, event.header, 0)
     return FeedRow(position, event_id, event.cid, event.cid, event.kind, event.car)
 

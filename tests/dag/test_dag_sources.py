@@ -79,7 +79,6 @@ def test_blocks_that_are_not_below_the_root_are_counted_and_named(tmp_path, rng)
     source = open_source(tmp_path / "two")
     assert pushed(source) == blocks
     left_out = source.left_out()
-    assert left_out is not None
     assert (left_out.count, len(left_out.first), left_out.first[0]) == (21, 10, str(other))
     assert "blocks of the file are not below the root and were not pushed" in left_out.what
 

@@ -28,7 +28,6 @@ def check_command(words: list[str]) -> None:
     program = PROGRAMS[words[0]]
     context = Context(program)
     command = program.get_command(context, words[1])
-    assert command is not None
     known = {option for parameter in command.get_params(context) for option in parameter.opts}
     assert {word for word in words[2:] if word.startswith("--")} <= known
 

@@ -50,7 +50,6 @@ def test_the_sdk_queries_the_tables_and_follows_a_feed(tmp_path: Path) -> None:
     command = ["node", "flight.mjs", port, str(EVENTS)]
     with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             assert any("following" in line for line in process.stdout)
             sink.tables.append(rows.slice(EVENTS - 5))  # while the client waits for more
             sink.catch_up()

@@ -203,7 +203,6 @@ def assert_honest(messages: list[Any], key_range: KeyRange | None, held: set[byt
             continue
         listed = iter(getattr(message, "listed", ()))
 
-        assert key_range is not None
         ours = {key for key in held if key_range.covers(key)}
         for upper, say, body in message.gaps.columns():
             keys = {key for key in ours if reached <= key and (upper == END or key < upper)}

@@ -186,7 +186,6 @@ def test_the_tree_on_the_page() -> None:
     keys = [b"key-%02d" % number for number in range(12)]
     blocks = Blocks()
     root = blocks.build(set(keys))
-    assert root is not None
     shown = dict(re.findall(r"^    (bafy\w+)  ([0-9a-f]+)$", PAGE, re.M))
     assert shown == {str(cid): bytes(block).hex() for cid, block in blocks.items()}
     assert third_party.decode(blocks[root.link.cid])[0] == root.link.level

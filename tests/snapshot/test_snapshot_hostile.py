@@ -202,7 +202,6 @@ def lying(extents: list[PackExtent], size: int = 1000) -> list[SnapshotFault]:
     faults: list[SnapshotFault] = []
     reader = SnapshotReader(objects, whole_log, faults.append)
     [(_, node, at)] = reader.open([whole(leaf.link)])
-    assert isinstance(node, LeafNode)
     assert reader.events(list(zip(node.keys, at, strict=True))) == []
     return faults
 
@@ -273,7 +272,6 @@ def test_a_store_that_only_fails_is_given_up(kept: tuple[Objects, RootObject]) -
     extent = root.manifest.extent
     assert extent is not None
     tree = root.manifest.tree
-    assert tree is not None
     link = tree.link._replace(cid=CID.of(DAG_CBOR, b"elsewhere"))  # not at the top
     reader.note_extent(link, extent)
     for _ in range(15):

@@ -22,7 +22,6 @@ def test_a_killed_process_leaves_whole_snapshots(tmp_path: Path) -> None:
     for _ in range(2):
         command = [sys.executable, str(CHILD), str(tmp_path / "node"), url]
         with forking.Popen(command, stdout=subprocess.PIPE) as child:
-            assert child.stdout is not None
             for _ in range(rng.randint(1, 4)):
                 assert child.stdout.readline() == b"made\n"
             child.kill()  # in the midst of the next one

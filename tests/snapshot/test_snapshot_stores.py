@@ -90,7 +90,6 @@ def test_the_commands_with_a_directory(log: Path, tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_events(log: Path, tmp_path: Path) -> None:
-    assert EVENTS[0].header is not None
     model = f"model={EVENTS[0].header.sep_value}"
     output = checked("create", tmp_path / "part", "--data-dir", log, "--interest", model, "--json")
     assert '"new": true' in output

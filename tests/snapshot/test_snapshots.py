@@ -89,7 +89,6 @@ def test_a_snapshot_grows_by_what_is_new(tmp_path: Path) -> None:
     make_log(tmp_path, all_events[-4:])
     sent = objects.traffic.sent
     second = create(tmp_path, objects)
-    assert second.base is not None
     assert second.base.cid == first.root.cid
     assert second.events == 4
     assert len(objects.list("packs")) == packs + 2
@@ -230,7 +229,6 @@ def test_a_snapshot_made_afresh_takes_nothing_damaged(log: Path, damaged) -> Non
 def test_damaged_feed_positions_are_found(log: Path) -> None:
     objects = memory()
     root = create(log, objects).root
-    assert root.manifest.feed is not None
     [page] = root.manifest.feed.pages
     assert not verify_snapshot(objects, root, lambda done, total: None).faults
     objects.put(page_name(page.cid), bytes(page.size))
@@ -242,7 +240,6 @@ def test_pages_have_the_positions_that_the_snapshot_names(log: Path) -> None:
     """The reader of a feed goes on behind the last one, and would miss what is left out."""
     objects = memory()
     root = create(log, objects).root
-    assert root.manifest.feed is not None
     [page] = root.manifest.feed.pages
     for other in (page._replace(upto=page.upto + 1), page._replace(upto=page.upto - 1)):
         with pytest.raises(PageError, match="does not have the positions 1 to"):
@@ -282,7 +279,6 @@ def test_pages_of_earlier_versions_lack_columns(log: Path) -> None:
     lacking = ["delivered_at", "fault"]
     objects = memory()
     root = create(log, objects).root
-    assert root.manifest.feed is not None
     [page] = root.manifest.feed.pages
     rows = read_page(objects, page)
     assert rows["delivered_at"].null_count == 0

@@ -70,7 +70,6 @@ def s3() -> Iterator[dict[str, str]]:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
-        assert server.stdout is not None
         url = server.stdout.readline().strip()
         assert url, "the S3 server has not started"
         yield {

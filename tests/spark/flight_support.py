@@ -59,7 +59,6 @@ class ServersWorkers(QueryWorkers):
         if self._control is not None:
             self._control.close()
         shared = _shared_parent()._control
-        assert shared is not None
         self._control = shared.dup()
 
 

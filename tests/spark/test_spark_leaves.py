@@ -31,7 +31,6 @@ from spark_sink.tables import leaves, raw_files, retention
 from spark_sink.tables.delta_log import names_of, query, read_commit
 from spark_sink.tables.location import (
     Location,
-    StoreUrl,
     files_below,
     has_objects,
     location_of,
@@ -172,7 +171,6 @@ def test_a_table_of_an_older_version_in_a_store_goes_on_in_leaves(store, monkeyp
 
 
 def test_where_files_cannot_be_put_if_absent_rows_are_merged(store: Location) -> None:
-    assert isinstance(store, StoreUrl)
     options = dict(store.options) | {"aws_s3_allow_unsafe_rename": "true", "max_retries": "3"}
     old = replace(store, options=tuple(options.items()))
     assert has_objects(store)

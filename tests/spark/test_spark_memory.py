@@ -57,10 +57,8 @@ def test_what_the_kernel_did_is_told() -> None:
     assert why_killed(before, before, None) is None
     assert why_killed(before, before, 1) is None
     reason = why_killed(before, MemoryAllowance(before.limit, 2), None)
-    assert reason is not None
     assert "beyond its memory limit of 1,200 MiB. The pipeline needs 2 GiB" in reason
     reason = why_killed(before, before, -signal.SIGKILL)
-    assert reason is not None
     assert reason.startswith("Spark's Java was killed, probably because the memory of the machine")
 
 

@@ -296,7 +296,6 @@ def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
 
     frame = spark.range(1).mapInArrow(where, "python string, pyspark string, path string")
     row = frame.first()
-    assert row is not None
     assert (row["python"], row["pyspark"]) == (sys.executable, pyspark.__file__)
     assert not [entry for entry in json.loads(row["path"]) if entry.endswith("pyspark.zip")]
 

@@ -229,7 +229,6 @@ def test_it_waits_for_a_database_and_stops_when_it_is_told(tmp_path: Path) -> No
         command = [sys.executable, "-m", "spark_sink", "export", "postgres", "--every", "100ms"]
         command += ["--tables", str(tmp_path / "tables"), "--to", own.url]
         with forking.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
             assert json.loads(process.stdout.readline())["event"] == "waiting"
             own.start()
             await_copy(process)
@@ -245,7 +244,6 @@ def test_it_waits_for_a_database_and_stops_when_it_is_told(tmp_path: Path) -> No
 
 
 def await_copy(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
     assert any(json.loads(line)["event"] == "copied" for line in process.stdout)
 
 

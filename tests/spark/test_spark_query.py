@@ -217,7 +217,6 @@ def hinted(directory: Path, sql: str) -> str:
 def test_text_where_the_tables_have_bytes_is_hinted_at(tables: Path, sample: list[Event]) -> None:
     """Where a query finds nothing that compares them; where it finds something, it knows better."""
     init = next(event for event in sample if event.header is not None)
-    assert init.header is not None
     cid, stream, model = str(init.cid), str(init.stream_id(init.header)), init.header.sep_value
     kinds = cycle(("event_cid", "count(*)", "max(position), sum(events)"))
     for where, words in (
@@ -260,7 +259,6 @@ def on_a_terminal(directory: Path, sql: str, width: int, *, wide: bool = False) 
     console = Console(width=width, file=io.StringIO(), color_system=None)
     with run_query(directory, sql) as answer:
         print_table(answer, console, wide=wide)
-    assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 

@@ -36,8 +36,6 @@ def small_batches(
 ) -> float:
     """Change a few of many streams in each batch; return how many times the live size is there."""
     model = next(event for event in sample if event.header and event.header.model)
-    assert model.header is not None
-    assert model.header.model is not None
     events = [
         document(model.header.model, {"n": n}, n.to_bytes(4, "big")) for n in range(documents)
     ]
@@ -144,7 +142,6 @@ def test_who_has_ended_holds_nothing(tmp_path: Path) -> None:
         held(tmp_path, 9) as move,
         forking.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE) as other,
     ):
-        assert other.stdout is not None
         other.stdout.readline()
         assert oldest_held(tmp_path) == 7
         os.kill(other.pid, signal.SIGKILL)
@@ -163,7 +160,6 @@ def test_what_was_live_a_moment_ago_stays(versions: Versions) -> None:
     leftovers._grace = 10.0
     versions.sink.tables.set_retention(Retention(1.0, math.inf))
     known = table._tidying._leftovers
-    assert known is not None
     size = known.size
     leftovers.trim(0)  # nothing yet: what was there counts from now on
     for _ in range(3):

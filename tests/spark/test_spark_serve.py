@@ -36,7 +36,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_signal_ends_the_server_and_all_of_its_processes(directory: Path, number: int) -> None:
     serve = [*SERVE, str(directory), "--metrics", "127.0.0.1:0"]
     with forking.Popen(serve, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         serving = json.loads(process.stdout.readline())
         assert (serving["level"], serving["event"]) == ("info", "serving")
         assert serving["tables"] == str(directory)
@@ -76,7 +75,6 @@ def test_it_says_that_there_are_no_tables_yet(tmp_path: Path) -> None:
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # as it usually is
     command = [*SERVE, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=buffered) as process:
-        assert process.stdout is not None
         events = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.stdout.close()
         process.terminate()

@@ -20,7 +20,7 @@ from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.event_source import LogSource
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.snapshot_reader import read_root
-from recon_node.store import Interest, StoreSettings, open_store, parse_interest
+from recon_node.store import StoreSettings, open_store, parse_interest
 from spark_sink.errors import SinkError
 from spark_sink.run import runner
 from spark_sink.run.backfill import ANYONE, find_backfill
@@ -156,7 +156,6 @@ def test_tables_start_from_a_snapshot_and_go_on_with_the_feed(node, tmp_path, sa
 
 def test_a_snapshot_of_another_log_is_refused(url: str, tmp_path: Path) -> None:
     feed = read_root(Objects.open(url)).manifest.feed
-    assert feed is not None
     assert feed.position == 930
     head = Head(feed.epoch, 0, 931)
     assert find_backfill(url, (), head).position == 930
@@ -169,7 +168,6 @@ def test_a_snapshot_of_another_log_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="not trusted"):
         find_backfill(url, ("did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK",), head)
     model = parse_interest("kjzl6hvfrbw6c5ajfmes842lu09vjxu5956e3xq0xk12gp2jcf9s90cagt2god9")
-    assert isinstance(model, Interest)
     with LogSource(tmp_path / "node", [model]) as source:
         part = Objects.open(str(tmp_path / "part"), make=True)
         create_snapshot(source, part, KEY, lambda *step: None)

@@ -37,14 +37,12 @@ class BadWorld(World):
         """A stream that no one can write to, as far as this node knows."""
         header = {"controllers": ["did:web:x"], "model": MODEL.to_bytes()}
         event = signed_event(KEYS[0], {"header": header, "data": None})
-        assert event.header is not None
         self.headers[event.cid], self.keys[event.cid] = event.header, KEYS[0]
         self.add(event)
 
     def unsigned(self) -> None:
         """A stream that begins with an event that anybody can make."""
         event = deterministic_init_event(controller_of(KEYS[1]), MODEL, unique=b"unsigned")
-        assert event.header is not None
         self.headers[event.cid], self.keys[event.cid] = event.header, KEYS[1]
         self.add(event)
 
@@ -82,7 +80,6 @@ class BadWorld(World):
         header, height = self.header_of(event), self.heights[event.cid]
         other = self.random.choice([key for key in self.headers if key != event.init])
         signer = init_event(SESSION, MODEL, None).header
-        assert signer is not None
         for value, controller, init, at in (
             (header.sep_value, header.controller, event.init, height),
             (header.sep_value, header.controller, event.init, height + 1),

@@ -54,7 +54,6 @@ class World:
 
     def start(self, key: SigningKey, unique: bytes, model: StreamId = MODEL) -> Event:
         event = init_event(key, model, {"title": "a document"}, unique=unique)
-        assert event.header is not None
         self.headers[event.cid] = event.header
         self.keys[event.cid] = key
         return self.add(event)
@@ -206,7 +205,6 @@ def make_version_1(source: Path, directory: Path) -> None:
         closing(sqlite3.connect(directory / log_schema.FILE_NAME)) as new,
     ):
         first = migrations.MIGRATIONS[0]
-        assert isinstance(first, str)
         new.executescript(first)
         new.execute(f"PRAGMA application_id = {log_schema.APPLICATION_ID}")
         new.execute("PRAGMA user_version = 1")

@@ -27,7 +27,6 @@ from recon_node.store.values import Cause
 
 
 def event_id(init: Event, event: Event, height: int) -> EventId:
-    assert init.header is not None
     return event.event_id(NETWORK, init.header, height)
 
 
@@ -132,7 +131,6 @@ async def test_what_is_kept_matches_its_cids(tmp_path: Path, codec: int, verifie
     events = [init_event(KEYS[0], MODEL, {}, unique=bytes([n])) for n in range(20)]
     offers = []
     for event in events:
-        assert event.header is not None
         offers.append((event.event_id(NETWORK, event.header, 0), with_null_link(event, codec)))
     settings = StoreSettings(verifiers=verifiers)
     async with open_store(tmp_path, NETWORK, settings=settings) as store:

@@ -27,7 +27,6 @@ LATER = 1_800_000_000
 async def test_a_session_writes_for_an_account(store, controller, init_first):
     """From peers in either order, under the EventIds of the account and not of the session."""
     init = init_of(controller)
-    assert init.header is not None
     events = [(0, init), (1, change(init))]
     offers = [(event.event_id(NETWORK, init.header, height), event.car) for height, event in events]
     for offer in offers if init_first else reversed(offers):
@@ -71,7 +70,6 @@ async def test_clocks_may_differ_by_five_minutes(tmp_path, issued, expires, reas
     if reason is None:
         assert verdict.status == "new", verdict.reason
     else:
-        assert verdict.reason is not None
         assert verdict.reason.endswith(reason)
         assert "the clock of this node says 2" in verdict.reason
 
@@ -79,7 +77,6 @@ async def test_clocks_may_differ_by_five_minutes(tmp_path, issued, expires, reas
 async def test_a_merge_counts_on_top_of_an_expired_event(tmp_path: Path) -> None:
     """CIP-145, figure 6 with `A` expired: `C` is on top of `A` and `B`."""
     init = init_of(ACCOUNT)
-    assert init.header is not None
 
     def on(*prevs: Event, expiry: str | None = None) -> Event:
         links = [prev.cid for prev in prevs]
@@ -110,7 +107,6 @@ async def test_an_event_that_is_mended_with_what_it_waits_for_is_counted_once(st
     """It waits because its capability cannot be read, and is refused for its EventId."""
     init = init_of(ACCOUNT)
     late = change(init)
-    assert init.header is not None
     elsewhere = init_of(ACCOUNT, OTHER_MODEL).header
     assert elsewhere is not None
     offers = [

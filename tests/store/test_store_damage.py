@@ -188,7 +188,6 @@ async def test_a_waiting_event_that_is_damaged_goes_on_when_it_is_mended(tmp_pat
     """Whether a session may write is seen in its event, when the init event comes."""
     init = init_of(ACCOUNT)
     second = change(init)
-    assert init.header is not None
     first_id, second_id = (
         event.event_id(NETWORK, init.header, height) for height, event in enumerate((init, second))
     )

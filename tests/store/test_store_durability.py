@@ -21,7 +21,6 @@ def write_until_killed(directory: Path, seed: int, lines: int) -> dict[EventId, 
     with forking.Popen(
         [sys.executable, str(CHILD), str(directory), str(seed)], stdout=subprocess.PIPE, text=True
     ) as child:
-        assert child.stdout is not None
         read = [child.stdout.readline() for _ in range(lines)]
         child.kill()
         read += child.stdout.readlines()

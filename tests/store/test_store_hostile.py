@@ -85,7 +85,6 @@ async def test_what_one_thread_can_read_and_another_cannot_keeps_no_stream_out(t
     """Nested so deep that a verifier may have stack enough to read it, and the writer may not."""
     world, others = World(0, streams=0, events=0), World(1, streams=20, events=0)
     init = world.start(KEYS[0], b"u")
-    assert init.header is not None
     block = capability(MODEL)
     named = CID.of(DAG_CBOR, block)
     cid, crafted = signed_with(

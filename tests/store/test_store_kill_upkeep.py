@@ -28,7 +28,6 @@ def run_child(action: str, directory: Path, *files: Path, statements: int | None
         [sys.executable, str(CHILD), action, str(directory), *map(str, files)],
         stdout=subprocess.PIPE,
     ) as child:
-        assert child.stdout is not None
         read = len(child.stdout.read(-1 if statements is None else statements))
         if statements is not None:
             child.kill()

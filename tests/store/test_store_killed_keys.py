@@ -123,7 +123,6 @@ async def test_a_process_is_killed_at_any_time(tmp_path: Path, rng: random.Rando
             saved = (tmp_path / "keys.saved").read_bytes()
             command = [sys.executable, str(CHILD), str(tmp_path), str(rng.randrange(2**32))]
             with forking.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-                assert child.stdout is not None
                 for _ in range(lines):
                     child.stdout.readline()
                 child.kill()

@@ -90,7 +90,6 @@ def lock_in_a_process(directory: Path) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
     return holder
 

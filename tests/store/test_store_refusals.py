@@ -13,7 +13,6 @@ from recon_node.store import Store
 
 
 def offer_of_init(init: Event) -> Offer:
-    assert init.header is not None
     return init.event_id(NETWORK, init.header, 0), init.car
 
 

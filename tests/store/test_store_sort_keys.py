@@ -71,7 +71,6 @@ async def test_an_interest_in_a_sort_value_takes_its_streams_only(tmp_path: Path
         await store.wanted.add(Interest("family", "blog"))
         for name, (fields, value) in HEADERS.items():
             init, _ = stream(name)
-            assert init.header is not None
             assert init.header.sep_value == value
             event_id = init.event_id(NETWORK, init.header, 0)
             [verdict] = await store.admit_remote([(event_id, init.car)])

@@ -23,7 +23,6 @@ QUICK = StoreSettings(synchronous="normal", verifiers=0)
 
 
 def offer(event: Event, init: Event, height: int) -> tuple[EventId, bytes]:
-    assert init.header is not None
     return event.event_id(NETWORK, init.header, height), event.car
 
 

@@ -100,9 +100,7 @@ class Writer:
         return Stream.of(self.events, self.times, self.faults)
 
     def proposal(self) -> MergeProposal:
-        proposal = self.stream().proposal()
-        assert proposal is not None
-        return proposal
+        return self.stream().proposal()
 
     def merged(self) -> Any:
         """Merge the stream as proposed; return the content."""

@@ -39,7 +39,6 @@ def test_a_merge_applies_each_patch_once(patches: list[Any]) -> None:
     events = diverged()
     stream = Stream.of(events)
     proposal = stream.proposal()
-    assert proposal is not None
     assert (proposal.content, proposal.conflicts) == ({"n": 0, "a": 19, "b": 19}, ())
     assert set(proposal.prevs) >= {events[20].cid, events[41].cid}
     merge = signed_event(KEY, proposal.payload())
@@ -80,8 +79,6 @@ def test_an_event_after_a_summary_takes_what_it_takes_without_one() -> None:
         stream = Stream(statements_of([event]), definitions=definitions, summary=summary)
     whole = Stream.of(written.events, definitions=definitions).summary()
     later = stream.summary()
-    assert whole is not None
-    assert later is not None
     assert later.states.spent == whole.states.spent > 0
 
 

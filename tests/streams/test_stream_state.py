@@ -353,7 +353,6 @@ def test_a_relation_holds_the_id_of_a_document() -> None:
 )
 def test_models_change_only_where_their_documents_stay_valid(start, patch, error):
     init = model_event(KEY, start)
-    assert init.header is not None
     assert init.header.model == METAMODEL
     first, second = states(init, change(init, init, patch))
     assert first.validation_errors == ()

@@ -24,7 +24,6 @@ def forged(event: Event, signature: bytes | None = None) -> Event:
 
 def other_form(event: Event) -> Event:
     """The event with the other form of its ECDSA signature, (r, n - s): anybody can make it."""
-    assert event.envelope is not None
     signature = event.envelope.signature
     order = ORDERS[event.envelope.header["alg"]]
     s = order - int.from_bytes(signature[32:])

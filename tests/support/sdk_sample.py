@@ -36,7 +36,6 @@ def ring_events(network: Network, count: int) -> dict[HeightlessEventId, bytes]:
         if event.header is not None:
             headers[event.cid] = event.header
         header = headers[event.init]
-        assert header.model is not None
         key = HeightlessEventId.build(
             network, header.model, header.controller, event.init, event.cid
         )
