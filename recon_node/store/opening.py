@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -41,6 +42,9 @@ async def open_store(
     apply, says by `guarded` whether it decides in whose name streams are: then unsigned events stay
     as they are. None: the policy here says so.
 
+    Opening a log may take minutes. If it is cancelled, its thread is left to itself: it closes the
+    log and releases the lock once it is done, if the process lives that long.
+
     On leaving, what was submitted is written (see `StoreSettings.drain_seconds`), the log is
     closed and the directory's lock released.
 
@@ -52,7 +56,7 @@ async def open_store(
     with ExitStack() as stack:
         policy = policy or Policy()
         guarded = policy.decides_by_name if guarded is None else guarded
-        opened = await trio.to_thread.run_sync(_open, stack, data_dir, network, settings, guarded)
+        opened = await _opened(stack, data_dir, network, settings, guarded)
         reader = LogReader(
             data_dir,
             network,
@@ -75,9 +79,40 @@ async def open_store(
             raise failure
 
 
+_Opened = tuple[EventLog, KeyStore, list[EventId], list[EventId], list[Interest]]
+
+
+async def _opened(
+    stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings, guarded: bool
+) -> _Opened:
+    """Call `_open` in a thread, and take over the directory's lock."""
+    is_abandoned = threading.Event()
+
+    def work() -> tuple[_Opened, ExitStack] | None:
+        with ExitStack() as held:
+            opened = _open(held, data_dir, network, settings, guarded)
+            if not is_abandoned.is_set():
+                return opened, held.pop_all()
+            opened[0].close()
+        return None
+
+    try:
+        done = await trio.to_thread.run_sync(
+            work,
+            abandon_on_cancel=True,  # type: ignore[call-arg]  # stubs of trio 0.22
+        )
+    except BaseException:
+        is_abandoned.set()
+        raise
+    assert done is not None, "it was not abandoned"
+    opened, held = done
+    stack.enter_context(held)
+    return opened
+
+
 def _open(
     stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings, guarded: bool
-) -> tuple[EventLog, KeyStore, list[EventId], list[EventId], list[Interest]]:
+) -> _Opened:
     """Open the log, and read from it what the store keeps in memory."""
     try:
         private_directory(data_dir)

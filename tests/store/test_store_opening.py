@@ -5,17 +5,19 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 
 import pytest
+import trio
 from store_helpers import NETWORK, World, contents, edit, feed_of, pages_of
 from support import forking
 
 from recon_node.ceramic import Network
 from recon_node.store import Interest, StoreError, open_store
 from recon_node.store.db import log_schema, proofs
-from recon_node.store.directory_lock import directory_lock
+from recon_node.store.directory_lock import directory_lock, is_in_use
 
 
 async def make_log(directory: Path) -> Path:
@@ -82,7 +84,7 @@ def lock_in_a_process(directory: Path) -> subprocess.Popen[bytes]:
     """A process that holds the directory's lock."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from recon_node.store.directory_lock import directory_lock\n"
+        "from recon_node.store.directory_lock import directory_lock, is_in_use\n"
         "with directory_lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     holder = forking.Popen(
@@ -191,6 +193,38 @@ async def test_a_migration_that_fails_leaves_the_log_as_it_was(tmp_path, monkeyp
         await refused(tmp_path, "no such table: nowhere")
     async with open_store(tmp_path, NETWORK) as store:
         assert store.head > 0
+
+
+async def test_a_start_can_be_stopped_while_the_log_is_migrated(tmp_path, monkeypatch):
+    """At once; the lock is held as long as the thread goes on."""
+    await make_log(tmp_path)
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def migrate(connection: sqlite3.Connection) -> None:
+        begun.set()
+        may_go_on.wait(120)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_schema, "MIGRATIONS", (*log_schema.MIGRATIONS, migrate))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(opened_for_good, tmp_path)
+            await trio.to_thread.run_sync(begun.wait, 60)
+            nursery.cancel_scope.cancel()
+        assert not may_go_on.is_set()
+        with pytest.raises(StoreError, match="in use by process"):
+            async with open_store(tmp_path, NETWORK):
+                pass
+        may_go_on.set()
+        with trio.fail_after(60):
+            while is_in_use(tmp_path):  # noqa: ASYNC110 - of a thread that nobody waits for
+                await trio.sleep(0.01)
+        async with open_store(tmp_path, NETWORK) as store:
+            assert store.head > 0
+
+
+async def opened_for_good(directory: Path) -> None:
+    async with open_store(directory, NETWORK):
+        await trio.sleep_forever()
 
 
 async def test_a_log_that_cannot_be_read_leaves_no_file_open(tmp_path, monkeypatch):
