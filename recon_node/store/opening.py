@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+import traceback
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import trio
@@ -122,17 +123,30 @@ def _open(
         reason = reason_of(error)
         raise StoreError(f"the data directory {data_dir} cannot be created: {reason}") from error
     stack.enter_context(directory_lock(data_dir))
-    try:
+    with _strange_values(data_dir):
         event_log = EventLog(data_dir, network, settings, guarded=guarded)
-        try:
-            if not guarded:
-                lift_guard(event_log)
+    try:
+        if not guarded:
+            lift_guard(event_log)
+        with _strange_values(data_dir):
             with no_garbage_collection(for_good=True):
                 keys = event_log.load_keys()
             refused, withheld = event_log.load_refused(), event_log.load_withheld()
             return event_log, keys, refused, withheld, load_interests(event_log)
-        except BaseException:
-            event_log.close()
-            raise
-    except (TypeError, ValueError) as error:  # of values that no log has
-        raise damaged(data_dir / FILE_NAME, repr(error)) from error
+    except BaseException:
+        event_log.close()
+        raise
+
+
+@contextmanager
+def _strange_values(data_dir: Path) -> Iterator[None]:
+    """Report values that no log has, of any table, where the log is read and no more is done.
+
+    Should it be a mistake of this program after all, the message says where it is.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        *_, at = traceback.extract_tb(error.__traceback__)
+        detail = f"{error!r} in {at.name}, line {at.lineno} of {Path(at.filename).name}"
+        raise damaged(data_dir / FILE_NAME, detail) from error
