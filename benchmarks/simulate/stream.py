@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.guarded_connection import MemoryBudget
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ AHEAD: Final = 0.05
 _numbers: Final = count()
 
 
-class SimulatedStream:
-    """One end of a stream.
+class SimulatedStream(PeerStream):
+    """One end of a stream, with all that is seen of a `PeerStream`.
 
     Args:
         end: the connection that it is on.

@@ -1,7 +1,7 @@
 """Byte streams with peers, and frames on them: an unsigned-varint length, then that many bytes.
 
 A `ByteStream` has the shape of `trio.abc.Stream`, so that a protocol also runs over the memory
-streams of `trio.testing`; a `Libp2pStream` is a libp2p stream in that shape.
+streams of `trio.testing`; a `PeerStream` is a libp2p stream in that shape.
 
 `FrameDecoder` is the parser, without I/O: bytes in, frames out. `FrameStream` reads and writes
 frames on a byte stream, with a time limit on every wait, and counts the bytes in both directions.
@@ -52,33 +52,14 @@ class ByteStream(Protocol):
         ...
 
 
-class PeerStream(ByteStream, Protocol):
-    """A byte stream to or from one peer."""
+class PeerStream:
+    """A libp2p stream to or from one peer: a `ByteStream` that can be ended.
 
-    account: MemoryAccount
-    """What this node holds because of this stream; closed with it."""
-    peer_id: str
-    address: str
-    """The IP address that the peer is connected from."""
-    protocol: str
-    """The protocol id that was negotiated."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether neither side has ended it, as far as we know."""
-        ...
-
-    async def aclose(self) -> None:
-        """End the stream in good order: what was sent still arrives."""
-        ...
-
-    async def reset(self) -> None:
-        """End the stream at once, in both directions; the peer sees an error."""
-        ...
-
-
-class Libp2pStream(PeerStream):
-    """A libp2p stream to or from one peer."""
+    Attributes:
+        account: what this node holds because of this stream; closed with it.
+        address: the IP address that the peer is connected from.
+        protocol: the protocol id that was negotiated.
+    """
 
     def __init__(self, stream: INetStream, budget: MemoryBudget) -> None:
         self._stream = stream

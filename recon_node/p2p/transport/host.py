@@ -55,7 +55,7 @@ from recon_node.p2p.transport.addresses import (
     reachable,
 )
 from recon_node.p2p.transport.dialler import Dialler, innermost
-from recon_node.p2p.transport.framing import Libp2pStream, PeerStream
+from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.guarded_connection import (
     GuardedMuxing,
     GuardedYamux,
@@ -208,7 +208,7 @@ class Host:
         """
 
         async def serve(net_stream: INetStream) -> None:
-            stream = Libp2pStream(net_stream, self.budget)
+            stream = PeerStream(net_stream, self.budget)
             try:
                 await handler(stream)
             except BaseException:
@@ -315,7 +315,7 @@ class Host:
             raise PeerError(
                 f"cannot open a {names} stream to peer {peer_id}: {innermost(error)}"
             ) from error
-        return Libp2pStream(stream, self.budget)
+        return PeerStream(stream, self.budget)
 
     async def disconnect(self, peer_id: str) -> None:
         """Close all connections with a peer."""
