@@ -117,20 +117,10 @@ class SessionSettings:
     twelfth of the bytes of keys."""
     message_bytes: int = 1 << 20
     """Maximum bytes of a message: what does not fit is covered by one hash, for a later round."""
-    turn_messages: int = 16
-    """Maximum messages of one turn of ours, as far as the protocol version allows (1.2.0: 16)."""
     max_idle_rounds: int = 64
     """Maximum rounds in a row in which no key is sent or learned; then the peer is cut off."""
     max_not_supplied: int = 1000
     """Maximum keys that a peer may list without delivering events for them."""
-
-    def __post_init__(self) -> None:
-        if self.fan_out < _MIN_PARTS:
-            raise ValueError(f"fan_out must be at least {_MIN_PARTS}, not {self.fan_out}")
-        if self.turn_messages < 1:
-            raise ValueError(f"turn_messages must be at least 1, not {self.turn_messages}")
-        if self.page_keys < 1 or self.page_ids < 1 or self.list_threshold < 0:
-            raise ValueError("pages must be at least 1, and list_threshold not negative")
 
     def parts(self, count: int) -> int:
         """Return how many parts a gap of `count` keys, above the threshold, is split into.

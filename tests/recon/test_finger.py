@@ -6,8 +6,9 @@ from random import Random
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from support.key_stores import small_store
 
-from recon_node.recon import KeyRange, KeyStore, Sha256a
+from recon_node.recon import KeyRange, Sha256a
 from recon_node.recon.keys.lookups import Finger
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 
@@ -17,7 +18,7 @@ BOUNDS = st.lists(KEY, max_size=20).map(sorted) | st.lists(KEY, max_size=20)
 
 @given(st.sets(KEY, max_size=150), BOUNDS, st.lists(st.tuples(st.booleans(), KEY), max_size=20))
 def test_fingers_see_what_the_store_holds(keys, bounds, changes):
-    store = KeyStore(keys, leaf_size=4, fan_out=3)
+    store = small_store(keys, leaf_size=4, fan_out=3)
     finger = Finger(store)
     for index, bound in enumerate(bounds):
         if index < len(changes):
@@ -42,7 +43,7 @@ def test_fingers_see_what_the_store_holds(keys, bounds, changes):
 def test_parts_are_those_of_the_store(keys, lower, upper, parts):
     """No key is a prefix of another one, which cuts rely on."""
     assume(lower < upper)
-    store = KeyStore(keys, leaf_size=4, fan_out=3)
+    store = small_store(keys, leaf_size=4, fan_out=3)
     key_range = KeyRange(lower, upper)
     inside = [key for key in sorted(keys) if key_range.covers(key)]
     finger = Finger(store)
@@ -78,7 +79,7 @@ def test_long_parts_are_about_equal(leaf_size, fewest, most, seed, parts, quick)
     random = Random(seed)
     numbers = sorted(random.sample(range(1 << 24), random.randrange(fewest, most)))
     keys = [number.to_bytes(3, "big") for number in numbers]
-    store = KeyStore(keys, leaf_size=leaf_size, fan_out=8)
+    store = small_store(keys, leaf_size=leaf_size, fan_out=8)
     for key in (removed := random.sample(keys, 100)):
         store.discard(key)
     inside = sorted({*keys} - {*removed})[1:-1]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.key_stores import small_store
 
 from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, id_of
@@ -48,7 +49,7 @@ def test_a_kept_sum_is_that_of_the_keys_after_any_changes(make, keys, changes):
         patch.setattr(kept_sums, "_QUICKLY_HASHED", 2)
         patch.setattr(kept_sums, "MAX_HASHES", 3)
         patch.setattr(kept_sums, "_BATCH", 5)
-        store = KeyStore(keys, leaf_size=2, fan_out=2)
+        store = small_store(keys, leaf_size=2, fan_out=2)
         making = [(WHOLE, make(store.sums, WHOLE))]
         for what, operand in changes:
             if what in ("add", "discard", "load"):
@@ -118,14 +119,14 @@ def test_loaded_sums_are_those_of_the_keys_after_any_changes(keys, made, before,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kept_sums, "_QUICKLY_HASHED", 0)
         patch.setattr(kept_sums, "_BATCH", 5)
-        first = KeyStore(keys, leaf_size=2, fan_out=2)
+        first = small_store(keys, leaf_size=2, fan_out=2)
         for number in made:
             run_steps(first.sums.lthash(RANGES[number]))
             run_steps(first.sums.sketch(RANGES[number]))
         next(first.sums.lthash(KeyRange(b"a", b"b")), None)
         for change, key in before:
             change(first, key)
-        second = KeyStore(leaf_size=3, fan_out=3)
+        second = small_store(leaf_size=3, fan_out=3)
         second.load_packed(b"".join(first.packed()), 0, len(first))
         second.sums.load(first.sums.packed())
         assert second.sums.packed() == first.sums.packed()

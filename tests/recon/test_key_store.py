@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from peers import added_up
+from support.key_stores import small_store
 
 from recon_node.base.steps import run_steps
 from recon_node.recon import ZERO, KeyRange, KeyStore, Sha256a, Summary
@@ -81,7 +82,7 @@ def check_tree(store: KeyStore, leaf_size: int, fan_out: int) -> None:
     st.sampled_from([(2, 2), (3, 2), (4, 5), (LEAF_SIZE, FAN_OUT)]),
 )
 def test_any_range_of_any_set(keys, lower, upper, sizes):
-    store = KeyStore(keys, leaf_size=sizes[0], fan_out=sizes[1])
+    store = small_store(keys, leaf_size=sizes[0], fan_out=sizes[1])
     assert list(store) == sorted(set(keys))
     assert len(store) == len(set(keys))
     check_tree(store, *sizes)
@@ -114,19 +115,13 @@ def test_loading_into_a_full_store_is_adding_key_by_key(sizes: tuple[int, int], 
     keys = sorted(numbered(6_000))
     held, new = keys[::3], [key for index, key in enumerate(keys) if index % 3]
     more = [*new[1_000:3_000:every], *held[:500:every], *new[-70:], *new[:70:every]]
-    loaded, grown = (KeyStore(held, leaf_size=sizes[0], fan_out=sizes[1]) for _ in range(2))
+    loaded, grown = (small_store(held, leaf_size=sizes[0], fan_out=sizes[1]) for _ in range(2))
     loaded.load(more)
     for key in more:
         grown.add(key)
     check_tree(loaded, *sizes)
     assert list(loaded) == list(grown) == sorted({*held, *more})
     assert loaded.summarize() == grown.summarize()
-
-
-@pytest.mark.parametrize("sizes", [(1, 48), (48, 1)])
-def test_nodes_too_small_to_split_are_refused(sizes: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="must be at least 2"):
-        KeyStore(leaf_size=sizes[0], fan_out=sizes[1])
 
 
 class Walk:
@@ -185,7 +180,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model = set(keys)
         self.walks: list[Walk] = []
         all_at_once = keys if how == "at once" else ()
-        self.store = KeyStore(all_at_once, leaf_size=leaf_size, fan_out=fan_out)
+        self.store = small_store(all_at_once, leaf_size=leaf_size, fan_out=fan_out)
         if how == "packed":
             self.store.load_packed(b"".join(KeyStore(keys).packed()), 0, count)
         elif how == "in parts":
@@ -277,7 +272,7 @@ TestStoreMachine = StoreMachine.TestCase
 
 def test_what_a_walk_yields_while_the_store_changes() -> None:
     keys = [b"%02d" % n for n in range(0, 60, 10)]
-    store = KeyStore(keys, leaf_size=3, fan_out=2)  # loads two keys a leaf
+    store = small_store(keys, leaf_size=3, fan_out=2)  # loads two keys a leaf
     walk = store.keys(KeyRange(b"", b"99"))
     assert next(walk) == b"00", "the page at hand is 00, 10"
     store.add(b"05")
@@ -290,7 +285,7 @@ def test_what_a_walk_yields_while_the_store_changes() -> None:
 
 def test_discarding_everything_while_iterating_leaves_a_store_that_works() -> None:
     keys = numbered(1_000)
-    store = KeyStore(keys, leaf_size=4, fan_out=3)
+    store = small_store(keys, leaf_size=4, fan_out=3)
     seen = []
     for key in store:
         seen.append(key)
@@ -315,14 +310,14 @@ def packed_leaves(store: KeyStore) -> list[bool]:
 
 def packed(store: KeyStore, *, before: bytes = b"", size: int = 4) -> KeyStore:
     """Return a store with the same keys, of which none has been read."""
-    loaded = KeyStore(leaf_size=size, fan_out=size)
+    loaded = small_store(leaf_size=size, fan_out=size)
     loaded.load_packed(before + b"".join(store.packed()), len(before), len(store))
     return loaded
 
 
 @given(MIXED_KEYS, st.binary(max_size=3))
 def test_packing_and_loading_are_each_others_inverse(keys: set[bytes], before: bytes) -> None:
-    store = KeyStore(keys, leaf_size=5, fan_out=3)
+    store = small_store(keys, leaf_size=5, fan_out=3)
     loaded = packed(store, before=before)
     assert len(loaded) == len(keys)
     assert loaded.summarize() == store.summarize()
@@ -353,7 +348,7 @@ QUESTIONS: list[Callable[[KeyStore, bytes, int], object]] = [
 @given(MIXED_KEYS.filter(bool), BOUNDS, st.integers(0, 400))
 def test_packed_leaves_answer_as_others_do(question, keys, bound, rank):
     key = sorted(keys)[bound % len(keys)] if isinstance(bound, int) else bound
-    store = KeyStore(keys, leaf_size=4, fan_out=4)
+    store = small_store(keys, leaf_size=4, fan_out=4)
     loaded = packed(store)
     assert question(loaded, key, rank % len(keys)) == question(store, key, rank % len(keys))
     check_tree(loaded, 4, 4)
@@ -382,6 +377,6 @@ def test_packed_keys_that_cannot_be_right_are_refused(keys, lost, message):
     lengths = b"".join(len(key).to_bytes(2, "little") for key in keys)
     data = lengths + b"".join(keys) + bytes(32 * len(keys))
     with pytest.raises(ValueError, match=message):
-        KeyStore(leaf_size=4).load_packed(data[: len(data) - lost], 0, len(keys))
+        small_store(leaf_size=4).load_packed(data[: len(data) - lost], 0, len(keys))
     with pytest.raises(ValueError, match="only be loaded into an empty store"):
         KeyStore([b"x"]).load_packed(data, 0, len(keys))

@@ -35,7 +35,6 @@ SETTINGS = st.builds(
     list_threshold=st.integers(0, 20),
     page_keys=st.integers(1, 30),
     message_bytes=st.sampled_from([64, 3_000, 1 << 20]),
-    turn_messages=st.integers(1, 20),
     max_idle_rounds=st.just(500),
 )
 ROOMY = SETTINGS.map(

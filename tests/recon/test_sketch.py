@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.key_stores import small_store
 
 from recon_node.base.steps import run_steps
-from recon_node.recon import KeyRange, KeyStore, find_by_id, id_of
+from recon_node.recon import KeyRange, find_by_id, id_of
 from recon_node.recon.keys import lookups
 from recon_node.recon.keys import sketch as sketch_module
 from recon_node.recon.keys.key_hashes import Ids, ids_of
@@ -195,7 +196,7 @@ def test_ids_are_added_in_portions(number: int) -> None:
 
 @given(KEYS, st.sets(KEY, max_size=10), KEY, KEY, st.booleans())
 def test_keys_are_found_by_their_ids(keys, sought, one, other, with_lower):
-    store = KeyStore(keys, leaf_size=2, fan_out=3)
+    store = small_store(keys, leaf_size=2, fan_out=3)
     key_range = KeyRange(min(one, other), max(one, other))
     wanted = ids_of(b"".join(sha256(key).digest() for key in sought))
     result = run_steps(find_by_id(store, key_range, wanted, with_lower=with_lower))
@@ -225,7 +226,7 @@ def test_many_keys_are_found_while_the_store_changes(monkeypatch, few):
     rng = random.Random(3)
     keys = [rng.randbytes(8) for _ in range(20_000)]
     wanted, leaving, staying = keys[:5_000], keys[5_000:8_000], keys[8_000:10_000]
-    store = KeyStore(wanted + leaving + staying, leaf_size=16, fan_out=8)
+    store = small_store(wanted + leaving + staying, leaf_size=16, fan_out=8)
     steps = find_by_id(store, WHOLE, ids_of(b"".join(sha256(key).digest() for key in wanted)))
     late, gone = iter(keys[10_000:]), iter(leaving)
 
@@ -244,7 +245,7 @@ def test_ids_are_compared_while_the_store_changes(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(lookups, "_GROUPS_PER_STEP", 2)
     rng = random.Random(4)
     keys = [rng.randbytes(8) for _ in range(6_000)]
-    store = KeyStore(keys[:2_000], leaf_size=16, fan_out=8)
+    store = small_store(keys[:2_000], leaf_size=16, fan_out=8)
     lacking, late = keys[5_000:], iter(keys[2_000:5_000])
     sought = ids_of(b"".join(sha256(key).digest() for key in keys[:2_000] + lacking))
     result, _ = drain(ids_not_held(store, WHOLE, sought), lambda: store.load(islice(late, 50)))

@@ -97,7 +97,7 @@ class CodedReply:
         self._message_budget = settings.message_bytes - reserve
         self._budget = self._message_budget
         """Bytes left in the current message, with the reserve taken off."""
-        self._messages_left = min(settings.turn_messages, MAX_TURN) - 1
+        self._messages_left = MAX_TURN - 1
         self._gaps = Gaps()
         self._listed: list[Listed] = []
         """For each list in the current message."""

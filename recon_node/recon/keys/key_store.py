@@ -21,7 +21,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from mmap import mmap
-from typing import Final
+from typing import ClassVar, Final
 
 from recon_node.base.steps import Steps
 from recon_node.recon.keys.kept_sums import LOOKS, KeptSums
@@ -91,29 +91,15 @@ class KeyStore(KeyView):
     """A sorted set of byte-string keys with the Sha256a and the size of any range in O(log n).
 
     It takes about 145 bytes a key, including the 62 bytes of the key itself, an EventId; 11 as long
-    as the key is packed.
-
-    Args:
-        keys: the keys to start with; see `load`.
-        leaf_size: most keys in a leaf; at least 2.
-        fan_out: most children of an inner node; at least 2.
-
-    Raises:
-        ValueError: `leaf_size` or `fan_out` is less than 2.
+    as the key is packed. It starts with some keys, see `load`.
     """
 
-    __slots__ = ("_fan_out", "_leaf_size")
+    __slots__ = ()
 
-    def __init__(
-        self, keys: Iterable[bytes] = (), *, leaf_size: int = LEAF_SIZE, fan_out: int = FAN_OUT
-    ) -> None:
-        if min(leaf_size, fan_out) < _MIN_ENTRIES:
-            raise ValueError(
-                f"leaf_size and fan_out must be at least {_MIN_ENTRIES}, "
-                f"not {leaf_size} and {fan_out}"
-            )
-        self._leaf_size = leaf_size
-        self._fan_out = fan_out
+    _leaf_size: ClassVar = LEAF_SIZE
+    _fan_out: ClassVar = FAN_OUT
+
+    def __init__(self, keys: Iterable[bytes] = ()) -> None:
         super().__init__()
         self.load(keys)
 
