@@ -157,7 +157,10 @@ class Tidying:
             return False
         if merge is not None:
             merge()
+        kept = math.ceil(_kept(self._path, self._table) / timedelta(hours=1))
         vacuum(self._path, self._table, None, dry_run=False)
+        if self._leftovers is not None:
+            self._leftovers.forget(kept * 3600.0)
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())
         return True
@@ -263,10 +266,7 @@ def vacuum(
     uncommitted files are kept for an hour at least, because they may be about to be committed.
     Returns the names of the files.
     """
-    if hours is None:
-        keep = max(retention_of(table), _longest_hold(location))
-    else:
-        keep = timedelta(hours=hours)
+    keep = _kept(location, table) if hours is None else timedelta(hours=hours)
     changes = keep if hours is not None else max(keep, retention_of(table, _CHANGES))
     # delta-rs counts whole hours: round up to keep too much rather than too little.
     whole_hours = math.ceil(keep / timedelta(hours=1))
@@ -277,6 +277,11 @@ def vacuum(
         uncommitted = max(1, math.ceil(changes / timedelta(hours=1)))
         files = [*clear(whole_hours), *clear(uncommitted, full=True)]
     return [*files, *_old_changes(location, changes, dry_run=dry_run)]
+
+
+def _kept(location: Location, table: DeltaTable) -> timedelta:
+    """Return how long what a commit left behind is kept, if no limit of its size says less."""
+    return max(retention_of(table), _longest_hold(location))
 
 
 def _old_changes(location: Location, keep: timedelta, *, dry_run: bool) -> list[str]:
@@ -397,6 +402,15 @@ class Leftovers:
             paths.append(file.name)
         concurrently(self._location, self._delete, paths)
         return len(paths)
+
+    def forget(self, seconds: float) -> None:
+        """Forget what was left behind longer ago: vacuum has deleted that.
+
+        Else all of it would be in memory as long as a large limit is not reached, and count.
+        """
+        before = self._clock() - seconds
+        while self._files and self._files[0].since < before:
+            self.size -= self._files.popleft().size
 
     def _read(self, version: int) -> Mapping[str, int]:
         """Return what a commit left behind, with sizes; nothing if its file is gone."""

@@ -174,6 +174,20 @@ def test_what_was_live_a_moment_ago_stays(versions: Versions) -> None:
     assert leftovers.size == 0
 
 
+def test_what_vacuum_has_deleted_is_not_remembered(versions: Versions) -> None:
+    """With a large --history-size, it grew for as long as the pipeline ran."""
+    tables = versions.sink.tables
+    tables.set_retention(Retention(0.0, 1e12))
+    for _ in range(20):
+        versions.step()
+        tables.tidy(idle=False)
+    table = tables.table("stream_tips")
+    leftovers = table._tidying._leftovers
+    there = {file.path for file in files_below(table.path)}
+    assert {left.name for left in leftovers._files if left.name.endswith(".parquet")} <= there
+    assert leftovers.size == sum(left.size for left in leftovers._files)
+
+
 def entries_of(directory: Path) -> list[int]:
     return sorted(int(file.name[:20]) for file in (directory / "_delta_log").glob("0*.json"))
 
