@@ -540,9 +540,10 @@ class Hosts:
             host in self._names or host.endswith(self._suffixes) or self._is_ours(host)
         ):
             return None
+        name = (host or authority)[:100]
         return (
-            f"this node does not go by the name {authority[:100]!r}: use its address, or add the "
-            "name to api_hosts (RECON_NODE_API_HOSTS)"
+            f"this node does not go by the name {name!r}: use its address, or add the name to "
+            "api_hosts (RECON_NODE_API_HOSTS)"
         )
 
     def _is_ours(self, host: str) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
+from contextlib import suppress
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -37,6 +40,33 @@ def usual_need(method: str) -> Need:
     return "read" if method in ("GET", "HEAD") else "write"
 
 
+_HOST_NAME: Final = re.compile(r"\*|\.?[\w-]+(\.[\w-]+)*", re.ASCII)
+_ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/\sA-Z]+")
+
+
+def _check_hosts(names: tuple[str, ...]) -> None:
+    """Refuse what no request can have for a host, such as a URL; raises ValueError."""
+    for name in names:
+        with suppress(ValueError):
+            ip_address(name)
+            continue
+        if _HOST_NAME.fullmatch(name) is None:
+            raise ValueError(
+                f"{name!r} is not the name of a host, such as node.example.org or .example.org: "
+                "write it without http:// and port"
+            )
+
+
+def _check_origins(origins: tuple[str, ...]) -> None:
+    """Refuse what no browser sends as an origin; raises ValueError."""
+    for origin in origins:
+        if _ORIGIN.fullmatch(origin) is None:
+            raise ValueError(
+                f"{origin!r} is not an origin, such as https://app.example.org or "
+                "http://localhost:8080, in lower case and without a path"
+            )
+
+
 @dataclass(frozen=True, slots=True, config=SETTINGS)
 class Access:
     """Who may use the API."""
@@ -52,7 +82,7 @@ class Access:
     Short bursts may have twice as many. More are answered 429. Programs on this machine, including
     a proxy, are not limited.
     """
-    hosts: Annotated[TextList, Setting(name="api_hosts")] = ()
+    hosts: Annotated[TextList, checked_by(_check_hosts), Setting(name="api_hosts")] = ()
     """Names that requests may use for this node, beside its addresses, localhost and, if it listens
     on all addresses, this machine's names.
 
@@ -60,7 +90,7 @@ class Access:
     read everything. Name here what a proxy or a container network calls the node. A name that
     begins with a dot stands for all below it, "*" for all.
     """
-    cors_allow_origins: Annotated[TextList, Setting()] = ()
+    cors_allow_origins: Annotated[TextList, checked_by(_check_origins), Setting()] = ()
     """Origins whose web pages may call the API from a browser; ["*"] allows all."""
 
     def asks_token(self, need: Need) -> bool:

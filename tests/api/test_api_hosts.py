@@ -36,6 +36,7 @@ def test_names_in_the_settings() -> None:
     assert hosts.refusal("svc.cluster.local.evil.example") is not None
     assert Hosts(LOOPBACK, ("*",)).refusal("anything") is None
     assert host_in("[2001:DB8::1]:80") == "2001:db8::1"
+    assert "the name 'node-2': use" in str(hosts.refusal("node-2:5101"))  # as api_hosts takes it
 
 
 ANSWERS = [

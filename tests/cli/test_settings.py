@@ -1,6 +1,7 @@
 """Settings: which source wins, what is refused, and that each refusal names its place."""
 
 import os
+import re
 import tomllib
 from contextlib import ExitStack
 from pathlib import Path
@@ -148,6 +149,28 @@ def test_each_refusal_names_its_source(tmp_path: Path, monkeypatch: pytest.Monke
         load_settings()
     with pytest.raises(SettingsError, match=r"gone\.toml: No such file"):
         load_settings(tmp_path / "gone.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        (
+            "api_hosts",
+            ("*", "node-1", ".svc.cluster.local", "192.0.2.1", "2001:db8::1", "A_b.example"),
+            ("http://node-1", "node-1:5101", "[2001:db8::1]", "node.example.", "node-1/", "."),
+        ),
+        (
+            "cors_allow_origins",
+            ("*", "null", "https://a.example", "http://localhost:8080", "moz-extension://4a-b"),
+            ("a.example", "https://a.example/", "https://A.example", "https://", "localhost:80"),
+        ),
+    ],
+)
+def test_a_name_that_no_request_can_have_is_refused(name, right, wrong):
+    load_settings(flags={name: right})
+    for text in wrong:
+        with pytest.raises(SettingsError, match=rf"{name.replace('_', '-')}: '{re.escape(text)}' "):
+            load_settings(flags={name: (text,)})
 
 
 def test_variables_that_are_not_settings(monkeypatch: pytest.MonkeyPatch) -> None:
