@@ -275,13 +275,17 @@ def changes(tables: Location, name: str, since: str | None, checkpoint: Path | N
 
 def _read_checkpoint(file: Path) -> str | None:
     """Return the token in a file; None if there is no such file yet, in a directory that is."""
+    from spark_sink.query.changes import Token
+
     try:
         if not file.exists() and file.parent.is_dir():
             return None
-        return read_small(file, _MAX_TOKEN).decode("ascii").strip()
+        text = read_small(file, _MAX_TOKEN).decode("ascii").strip()
+        Token.parse(text)
+        return text
     except OSError as error:
         raise TablesError(f"the checkpoint {file}: {reason_of(error)}") from None
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, TablesError):  # what it holds may be a secret
         raise TablesError(
             f"the checkpoint {file} does not hold a token of `spark-sink changes`: delete it to "
             "get all rows again, or name another file"

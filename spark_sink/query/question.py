@@ -50,6 +50,9 @@ _WRITING: Final = re.compile(
     "[Cc]an only (delete from|update|merge into|create an index|vacuum or analyze|modify view)|"
     "is not an? table|is of type View"
 )
+_OF_JSON: Final = re.compile(
+    r"argument types 'json_extract\w*\(|Cannot extract field '.+' from expression \"data\""
+)
 _QUIET: Final = (StatementType.PRAGMA, StatementType.CALL)
 """Statements that formally return rows, but nothing worth showing."""
 _FILE: Final = re.compile(r'(?:No files found that match the pattern|Cannot open file) "(.+)"')
@@ -189,6 +192,11 @@ def _as_sink_errors(here: Sequence[str]) -> Iterator[None]:
             text = ours[1]
         elif isinstance(error, duckdb.CatalogException) and "Table with name" in text:
             text = f"{text.partition('!')[0]}: the tables here are {', '.join(here)}"
+        elif _OF_JSON.search(text):
+            text = (
+                f"{text.partition('. You might')[0]}: write a field of JSON as "
+                "(decode(data)->'$.name'), in parentheses where = or < follows"
+            )
         elif _WRITING.search(text):
             text = f"the tables are read-only here: {text}"
         elif (file := _FILE.search(text)) and not _may_read(Path(file[1])):

@@ -163,8 +163,8 @@ def test_a_checkpoint_that_is_none_is_an_error(content: bytes, tmp_path: Path) -
     Tables(tables, EPOCH)
     file.write_bytes(content)
     error = asked("raw_events", tables, "--checkpoint", file, code=1).stderr
-    assert error.startswith("Error: ")
-    assert len(error) < 500
+    assert error.startswith(f"Error: the checkpoint {file}")
+    assert content.decode("latin-1")[:9] not in error  # it may be a secret
     assert file.read_bytes() == content
 
 

@@ -326,6 +326,11 @@ def test_rows_come_in_their_order_and_all_of_them(tables: Path) -> None:
         ("UPDATE stream_tips SET events = 1", "the tables are read-only here"),
         ("INSERT INTO stream_tips FROM stream_tips", "the tables are read-only here"),
         ("DROP TABLE stream_tips", "the tables are read-only here"),
+        (
+            "SELECT decode(data)->'$.n' = 5 FROM stream_states",
+            "in parentheses where = or < follows",
+        ),
+        ("SELECT data.n FROM stream_states", "write a field of JSON as (decode(data)->'$.name')"),
         ("SELECT 'x'::INTEGER FROM raw_events", "Could not convert string 'x' to INT32"),
     ],
 )
