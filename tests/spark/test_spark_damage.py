@@ -12,7 +12,7 @@ from spark_helpers import Node, NodeProcesses, told
 from spark_oracle import assert_tables
 from spark_samples import scenario
 
-from spark_sink.errors import TablesError, cannot_write, one_line
+from spark_sink.errors import TablesError, cannot_open, cannot_write, one_line
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
 from spark_sink.source.feed_client import Feed
@@ -85,6 +85,13 @@ def test_a_view_is_not_rebuilt_but_created_again(tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(TablesError, match=r"missing.*: spark-sink view drop posts, then view"):
         query(DeltaTable(view), "SELECT * FROM t")
+
+
+def test_a_read_only_file_system_is_not_damage(tmp_path: Path) -> None:
+    """A view that is not there yet is a directory that delta-rs makes before it looks."""
+    error = OSError("Could not create local directory Error: Os { message: Read-only file system }")
+    said = str(cannot_open(tmp_path / "views" / "posts", error))
+    assert said.endswith("posts: the file system is mounted read-only")
 
 
 @pytest.mark.parametrize("name", ["raw_events", "stream_tips", "unprocessed_streams"])
