@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.attack import (  # noqa: F401 - they enter their attacks in the catalogue
+    addresses,
     clients,
     derived_work,
     drips,

@@ -169,7 +169,7 @@ async def flood(address: str, name: str) -> None:
                 nursery.start_soon(again)
 
 
-@attack()
+@attack(flags=lambda: ("--discovery",))  # without which nobody can look up anything
 def floods(here: Field) -> None:
     """One peer sends as many messages, streams and lookups as it can, seven kinds in turn."""
     with here.attacked():

@@ -1,5 +1,6 @@
 """Addresses: which can be dialled, what is announced, and what is kept of what others say."""
 
+from contextlib import suppress
 from types import SimpleNamespace
 
 import dns.asyncresolver
@@ -9,22 +10,28 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr
+from multiaddr.codecs.domain import Codec as NamePart
+from multiaddr.protocols import protocol_with_name
 from p2p_support import eventually, loopback_host, node
 
 from recon_node.p2p import PeerError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.dht_server import RecordStore
+from recon_node.p2p.transport import addresses as addresses_module
+from recon_node.p2p.transport import host as host_module
 from recon_node.p2p.transport.addresses import (
     check_dialable,
     is_dialable,
     is_loopback,
+    likely,
     reachable,
     resolve,
 )
-from recon_node.p2p.transport.hardening import GuardedPeerStore
+from recon_node.p2p.transport.hardening import MAX_PEER_ADDRESSES, GuardedPeerStore
 from recon_node.p2p.transport.host import Host
 
 PEER = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
@@ -166,6 +173,36 @@ def test_bytes_that_can_be_dialled_can_be_written_as_text(part, data):
     address = Multiaddr(bytes(sent))
     if is_dialable(address):
         check_dialable(Multiaddr(str(address)))
+
+
+@pytest.mark.parametrize("text", DIALABLE)
+def test_an_address_that_can_be_dialled_looks_like_it(text):
+    for address in (text, f"{text}/p2p/{PEER}"):
+        raw = Multiaddr(address).to_bytes()
+        assert likely([b"", raw, raw], 1) == [raw]
+    assert likely([raw], -1) == []
+
+
+@given(st.text("aZ0-_.ü", max_size=70))
+def test_a_name_is_read_and_written_as_by_the_library_if_that_takes_it(name):
+    part, protocol = NamePart(), protocol_with_name("dns4")
+    with suppress(ValueError):
+        raw = addresses_module._stock_to_bytes(part, protocol, name)
+        assert addresses_module._name_to_bytes(part, protocol, name) == raw
+        assert addresses_module._name_to_string(part, protocol, raw) == name
+
+
+async def test_few_addresses_of_an_introduction_are_checked(monkeypatch):
+    """Port 0 cannot be dialled."""
+    raws = [b"\x04\x08\x08" + number.to_bytes(2, "big") + b"\6\0\0" for number in range(700)]
+    checked = []
+    check = addresses_module._is_dialable.__wrapped__
+    monkeypatch.setattr(
+        addresses_module, "_is_dialable", lambda text: checked.append(text) or check(text)
+    )
+    store = GuardedPeerStore(lambda peer_id: False)
+    await host_module._note(store, ID.from_string(PEER), Identify(listen_addrs=raws))
+    assert 0 < len(checked) <= MAX_PEER_ADDRESSES
 
 
 async def test_no_store_takes_what_cannot_be_dialled():

@@ -8,7 +8,9 @@ import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.kad_dht import kad_dht, peer_routing, provider_store, value_store
 from libp2p.kad_dht.pb.kademlia_pb2 import Message as KadMessage
+from libp2p.peer.envelope import seal_record
 from libp2p.peer.id import ID
+from libp2p.peer.peer_record import PeerRecord
 from libp2p.peer.peerinfo import PeerInfo, info_from_p2p_addr
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
@@ -18,10 +20,18 @@ from recon_node.ceramic import TESTNET_CLAY
 from recon_node.ipld import encode_varint
 from recon_node.p2p.errors import PeerError, PeerGoneError
 from recon_node.p2p.peers import dht, dht_server
-from recon_node.p2p.peers.dht import LibraryDht, LivenessCheck, admit_connected_only
+from recon_node.p2p.peers.dht import (
+    CLOSEST,
+    MAX_NEW,
+    LibraryDht,
+    LivenessCheck,
+    admit_connected_only,
+)
 from recon_node.p2p.peers.dht_server import (
     MAX_ANNOUNCES,
     MAX_ANSWER,
+    MAX_CHECKED,
+    MAX_PEERS_ANSWER,
     MAX_REQUEST,
     MAX_SERVED_PER_PEER,
     PROVIDERS_ANSWERED,
@@ -30,7 +40,9 @@ from recon_node.p2p.peers.dht_server import (
     use_protocol_of,
 )
 from recon_node.p2p.peers.schedule import MAX_QUICK, network_rendezvous, sort_value_rendezvous_of
+from recon_node.p2p.transport import addresses
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
+from recon_node.p2p.transport.hardening import MAX_PEER_ADDRESSES
 from recon_node.p2p.transport.host import Host
 
 KEY = network_rendezvous(NETWORK).key
@@ -100,6 +112,75 @@ async def test_a_flood_of_announcements_is_cut_short_and_leaves_room_for_others(
         await other.connect(server._host.addresses[0])
         await neighbour.exchange(server.peer_id, [KEY], [])
         assert [provider.peer_id for provider in server.known_providers(KEY)] == [other.peer_id]
+
+
+def count_checks(monkeypatch) -> list[str]:
+    """Return a list that gets each made-up address that is checked."""
+    checked: list[str] = []
+    check = addresses._is_dialable.__wrapped__
+
+    def count(text: str) -> bool:
+        checked.extend([text] if text.startswith("/ip4/8.") else [])
+        return bool(check(text))
+
+    monkeypatch.setattr(addresses, "_is_dialable", count)
+    return checked
+
+
+async def test_an_answer_makes_only_so_many_new_peers_of_few_addresses(monkeypatch):
+    """Any peer can make up any number."""
+    addrs = made_up(200, b"\x06\x00\x00")
+    answer = KadMessage(type=KadMessage.GET_PROVIDERS, key=KEY)
+    for number in range(2 * MAX_NEW):
+        answer.providerPeers.add(id=b"\0\x01%c" % number, addrs=addrs)
+
+    async def serve(stream: PeerStream) -> None:
+        frames = FrameStream(stream, MAX_REQUEST)
+        while await frames.receive(PATIENCE):
+            await frames.send([answer.SerializeToString()], PATIENCE)
+
+    async with loopback_host() as server, loopback_host() as client:
+        server.handle(protocol_of(NETWORK), serve)
+        await client.connect(server.addresses[0])
+        checked = count_checks(monkeypatch)
+        found = await LibraryDht(client, NETWORK).exchange(server.peer_id, [], [KEY])
+    assert len({provider.peer_id for provider in found[KEY]}) == MAX_NEW
+    assert 0 < len(checked) <= MAX_NEW * MAX_CHECKED
+    assert {len(provider.addresses) for provider in found[KEY]} == {0}
+
+
+async def test_a_request_has_few_addresses_checked(monkeypatch):
+    """Of those that a peer signs, and of those where it can be reached."""
+    keys = create_new_key_pair()
+    record = PeerRecord(ID.from_pubkey(keys.public_key), [*map(Multiaddr, made_up(1000))])
+    envelope = seal_record(record, keys.private_key)
+    async with loopback_host() as server, table_of(server) as table:
+        checked = count_checks(monkeypatch)
+        assert server.libp2p.get_peerstore().consume_peer_record(envelope, 3600)
+        table.provider_store.add_provider(KEY, PeerInfo(record.peer_id, record.addrs))
+        assert 0 < len(checked) <= MAX_PEER_ADDRESSES + MAX_CHECKED
+
+
+def made_up(count: int, port: bytes = b"\x06\x10\x05") -> list[bytes]:
+    """Addresses that differ."""
+    return [b"\x04\x08" + number.to_bytes(3, "big") + port for number in range(count)]
+
+
+async def test_the_twenty_closest_peers_fit_into_an_answer():
+    """Of whatever size their addresses and their signed records are."""
+    answer = KadMessage(type=KadMessage.FIND_NODE)
+    async with loopback_host() as server, table_of(server) as table:
+        store = server.libp2p.get_peerstore()
+        for names in (3, 60):
+            keys = create_new_key_pair()
+            long = [Multiaddr(f"/dns4/{number:063}.{'b' * 63}/tcp/1") for number in range(names)]
+            record = PeerRecord(ID.from_pubkey(keys.public_key), long)
+            store.consume_peer_record(seal_record(record, keys.private_key), 3600)
+            for _ in range(CLOSEST // 2):
+                table._add_closer_peers_to_response(answer, [record.peer_id])
+    assert len(answer.closerPeers) == CLOSEST
+    assert all(peer.addrs for peer in answer.closerPeers)
+    assert answer.ByteSize() <= MAX_PEERS_ANSWER
 
 
 async def test_an_answer_has_a_few_providers_at_random():

@@ -17,9 +17,9 @@ from p2p_support import NETWORK, eventually, loopback_host
 
 from recon_node.fairness.pacing import Backoff
 from recon_node.p2p.peers import schedule
-from recon_node.p2p.peers.dht import FoundProvider, LibraryDht
+from recon_node.p2p.peers.dht import LibraryDht
 from recon_node.p2p.peers.dht_server import MAX_ANSWER, protocol_of
-from recon_node.p2p.peers.discovery import AT_LEISURE, GATHER, MAX_NEW, Discovery
+from recon_node.p2p.peers.discovery import AT_LEISURE, GATHER, Discovery
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.store import Interest
@@ -88,23 +88,6 @@ def some_peer_id() -> ID:
 def quick(monkeypatch):
     monkeypatch.setattr(schedule, "ROUNDS", Backoff(0.3, 60.0))
     monkeypatch.setattr(schedule, "RESTART_PAUSE", 0.1)
-
-
-async def test_an_answer_makes_only_so_many_new_peers(quick, monkeypatch):
-    """Any peer can make up any number."""
-    made_up = [FoundProvider(str(some_peer_id()), ()) for _ in range(2 * MAX_NEW)]
-
-    async def exchange(dht, peer, announce, ask):
-        await trio.lowlevel.checkpoint()
-        return dict.fromkeys(ask, made_up)
-
-    monkeypatch.setattr(LibraryDht, "exchange", exchange)
-    monkeypatch.setattr(Discovery, "look_now", lambda _: None)  # a single answer is counted
-    async with member() as here, loopback_host() as server:
-        monkeypatch.setattr(here.service, "_look_further", trio.testing.wait_all_tasks_blocked)
-        await here.host.connect(server.addresses[0])
-        await here.service._look_around(list(here.service._rendezvous))
-        assert len(here.found[None]) == MAX_NEW
 
 
 class NotedDht:

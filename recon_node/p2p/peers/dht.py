@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 import trio
@@ -34,22 +34,26 @@ from recon_node.p2p.errors import PeerError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.dht_server import (
     MAX_ADDRESSES,
     MAX_ANSWER,
+    MAX_CHECKED,
     NetworkDHT,
     ProviderRecords,
     protocol_of,
     use_protocol_of,
 )
-from recon_node.p2p.transport.addresses import is_dialable
+from recon_node.p2p.transport.addresses import is_dialable, likely
 from recon_node.p2p.transport.framing import FrameStream, PeerFrames
 from recon_node.p2p.transport.hardening import MAX_ADDRESS
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.identity import MAX_PEER_ID
 
+T = TypeVar("T")
 logger = structlog.get_logger(__name__)
 
+MAX_NEW: Final = 50
+"""Maximum peers taken from one answer; of more, a random choice."""
 CHECK_INTERVAL: Final = 60.0
 """Seconds between two checks of the peers that are listed without a connection."""
-MAX_CHECKED: Final = 20
+MAX_DIALLED: Final = 20
 """Maximum peers dialled in one check, starting with those checked longest ago."""
 CHECK_LIMIT: Final = 10.0
 """Seconds in which a peer must accept a connection."""
@@ -78,7 +82,7 @@ class LivenessCheck:
         self._host = host
         self._table = table
         self._records = records
-        self._checked: dict[ID, float] = {}
+        self._checked: dict[str, float] = {}
 
     async def run(self) -> None:
         """Check regularly until cancelled."""
@@ -93,32 +97,32 @@ class LivenessCheck:
         """
         if not self._host.connected_peers():
             return
+        fine = {self._host.peer_id, *self._host.connected_peers()}
         suspects = {
-            peer: addresses
-            for peer, addresses in self._listed().items()
-            if str(peer) != self._host.peer_id and not self._host.is_connected(str(peer))
+            peer: addresses for peer, addresses in self._listed().items() if peer not in fine
         }
         self._checked = {peer: at for peer, at in self._checked.items() if peer in suspects}
         longest_ago = sorted(suspects, key=lambda peer: self._checked.get(peer, 0.0))
         async with trio.open_nursery() as nursery:
-            for peer in longest_ago[:MAX_CHECKED]:
+            for peer in longest_ago[:MAX_DIALLED]:
                 self._checked[peer] = trio.current_time()
-                nursery.start_soon(self._check_one, peer, suspects[peer])
+                addresses = map(str, map(Multiaddr, suspects[peer]))
+                nursery.start_soon(self._check_one, peer, list(addresses))
 
-    def _listed(self) -> dict[ID, list[Multiaddr]]:
-        """Return all peers that the DHT's answers may name, and their addresses."""
-        listed: dict[ID, list[Multiaddr]] = {}
+    def _listed(self) -> dict[str, list[bytes]]:
+        """Return all peers that the DHT's answers may name, which may be thousands, and their
+        addresses."""
+        listed: dict[str, list[bytes]] = {}
         for info in self._table.get_peer_infos():
-            listed.setdefault(info.peer_id, []).extend(info.addrs)
+            addresses = [address.to_bytes() for address in info.addrs]
+            listed.setdefault(str(info.peer_id), []).extend(addresses)
         for provider in self._records.each_provider():
-            addresses = listed.setdefault(ID.from_string(provider.peer_id), [])
-            addresses.extend(map(Multiaddr, provider.addresses))
+            listed.setdefault(provider.peer_id, []).extend(provider.addresses)
         return listed
 
-    async def _check_one(self, peer: ID, addresses: Iterable[Multiaddr]) -> None:
-        peer_id = str(peer)
+    async def _check_one(self, peer_id: str, addresses: Iterable[str]) -> None:
         with trio.move_on_after(CHECK_LIMIT):
-            for address in dict.fromkeys(str(listed_address) for listed_address in addresses):
+            for address in dict.fromkeys(addresses):
                 transport_address = address.removesuffix(f"/p2p/{peer_id}")
                 try:
                     await self._host.connect(f"{transport_address}/p2p/{peer_id}")
@@ -130,7 +134,7 @@ class LivenessCheck:
         if self._host.is_connected(peer_id):
             return
         logger.debug("Removed a peer from the DHT: it does not answer", peer=peer_id)
-        self._table.remove_peer(peer)
+        self._table.remove_peer(ID.from_string(peer_id))
         self._records.forget(peer_id)
 
 
@@ -208,7 +212,7 @@ class LibraryDht:
         self, peer_id: str, announce: Sequence[bytes], ask: Sequence[bytes]
     ) -> dict[bytes, list[FoundProvider]]:
         """Announce this node to a peer as a provider of some keys, and ask it for the providers of
-        others; return these by key.
+        others; return these by key, at most `MAX_NEW` of each.
 
         All messages go on one stream, and the answers come in their order.
 
@@ -220,13 +224,14 @@ class LibraryDht:
             requests.append(Message(type=Message.PING))  # its answer shows that all was read
         stream = await self._host.open_stream(peer_id, self._protocol, dial=True)
         try:
-            frames, answers = PeerFrames(stream, MAX_ANSWER), dict[bytes, Message]()
+            frames, found = PeerFrames(stream, MAX_ANSWER), dict[bytes, list[FoundProvider]]()
             with trio.move_on_after(EXCHANGE_LIMIT) as scope:
                 await frames.send(
                     [request.SerializeToString() for request in requests], REQUEST_TIMEOUT
                 )
                 for key in ask:
-                    answers[key] = await _answer(frames, Message.GET_PROVIDERS, key)
+                    found[key] = _found_in(await _answer(frames, Message.GET_PROVIDERS, key))
+                    await trio.lowlevel.checkpoint()  # the next answer may be here
                 if not ask:
                     await _answer(frames, Message.PING)
             if scope.cancelled_caught:
@@ -240,17 +245,19 @@ class LibraryDht:
             await stream.reset()
             raise
         await stream.aclose()
-        return {key: list(_found_in(answer)) for key, answer in answers.items()}
+        return found
 
     def provide(self, keys: Collection[bytes]) -> None:
         """Name this node as a provider of exactly these keys when others ask."""
         self._dht.provider_store.own_keys = frozenset(keys)
 
     def known_providers(self, key: bytes) -> list[FoundProvider]:
-        """Return the providers of a key that have announced themselves to this node."""
+        """Return providers of a key that have announced themselves to this node, at most
+        `MAX_NEW`."""
+        known = self.records.providers(key, trio.current_time())
         return [
             FoundProvider(provider.peer_id, _dialable(provider.addresses))
-            for provider in self.records.providers(key, trio.current_time())
+            for provider in _few(known)
         ]
 
     def _may_speak_dht(self, peer_id: str) -> bool:
@@ -288,13 +295,19 @@ async def _answer(frames: FrameStream, kind: int, key: bytes = b"") -> Message:
     raise PeerGoneError("the peer ended the stream")
 
 
-def _found_in(answer: Message) -> Iterable[FoundProvider]:
-    for peer in answer.providerPeers:
-        if len(peer.id) <= MAX_PEER_ID:
-            yield FoundProvider(str(ID(peer.id)), _dialable(peer.addrs))
+def _found_in(answer: Message) -> list[FoundProvider]:
+    named = [peer for peer in answer.providerPeers if len(peer.id) <= MAX_PEER_ID]
+    return [FoundProvider(str(ID(peer.id)), _dialable(peer.addrs)) for peer in _few(named)]
+
+
+def _few(peers: Sequence[T]) -> list[T]:
+    """Return a few of the peers that somebody names, at random: anybody can make up thousands."""
+    return random.sample(peers, min(len(peers), MAX_NEW))
 
 
 def _dialable(addresses: Iterable[bytes]) -> tuple[str, ...]:
-    """Return the text of those binary multiaddrs that can be dialled; anything may be in them."""
-    short = (Multiaddr(raw) for raw in addresses if len(raw) <= MAX_ADDRESS)
-    return tuple(map(str, islice(filter(is_dialable, short), MAX_ADDRESSES)))
+    """Return the text of the first few binary multiaddrs if they can be dialled; anything may be in
+    them."""
+    short = (raw for raw in addresses if len(raw) <= MAX_ADDRESS)
+    some = map(Multiaddr, likely(short, MAX_CHECKED))
+    return tuple(map(str, islice(filter(is_dialable, some), MAX_ADDRESSES)))

@@ -30,7 +30,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.ceramic import Network
 from recon_node.fairness.slots import address_block_of
-from recon_node.p2p.transport.addresses import is_dialable
+from recon_node.p2p.transport.addresses import is_dialable, likely
 
 LIFETIME: Final = 3600.0
 """Seconds for which a record is kept unless its provider announces itself again."""
@@ -40,6 +40,8 @@ MAX_RECORDS: Final = 8192
 """Maximum records of all keys."""
 MAX_ADDRESSES: Final = 8
 """Maximum addresses of a provider."""
+MAX_CHECKED: Final = 32
+"""Maximum addresses that are checked to find these."""
 
 RecordKey = tuple[bytes, str]
 """A key and a provider's peer id: what a record is kept under."""
@@ -190,7 +192,8 @@ class RecordStore(ProviderStore):
             cast(Any, connection.muxed_conn).get_remote_address() for connection in connections
         ]
         source = next((remote[0] for remote in remotes if remote), "")
-        addresses = [address.to_bytes() for address in filter(is_dialable, provider.addrs)]
+        some = likely((address.to_bytes() for address in provider.addrs), MAX_CHECKED)
+        addresses = [address for address in some if is_dialable(Multiaddr(address))]
         self.records.add(key, str(provider.peer_id), addresses, source, trio.current_time())
 
     def get_providers(self, key: bytes) -> list[PeerInfo]:
@@ -270,3 +273,4 @@ def use_protocol_of(network: Network) -> None:
     )
     for module, limit in limits:
         module.MAX_DHT_MESSAGE_SIZE = limit
+    vars(kad_dht)["MAX_PROVIDERS_PER_MSG"] = 1  # each has to be the sender

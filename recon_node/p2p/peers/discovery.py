@@ -36,8 +36,6 @@ from recon_node.store.kept_interests import Interests
 
 logger = structlog.get_logger(__name__)
 
-MAX_NEW: Final = 50
-"""Maximum peers taken from one answer; of more, a random choice."""
 MAX_NEAR: Final = 20
 """Maximum connected peers with which it exchanges in one round; of more, a random choice."""
 ASKED: Final = 5
@@ -241,6 +239,7 @@ class Discovery:
         peers = self._random.sample(near, min(len(near), MAX_NEAR))
         for key in keys:
             self._report(key, self._dht.known_providers(key))
+            await trio.lowlevel.checkpoint()  # there may be many, with many addresses each
         await self._announce(dict.fromkeys(peers, keys), self._around)
 
     async def _look_further(self, keys: list[bytes]) -> None:
@@ -315,15 +314,14 @@ class Discovery:
             self._report(key, providers)
 
     def _report(self, key: bytes, providers: Sequence[FoundProvider]) -> None:
-        """Pass on a few of the peers found at a rendezvous: anybody can make up any number."""
+        """Pass on peers that were found at a rendezvous."""
         rendezvous = self._rendezvous.get(key)
         if rendezvous is None:  # no longer of interest
             return
         known, now = self._outcomes[key].found, trio.current_time()
-        few = self._random.sample(providers, min(len(providers), MAX_NEW))
         news = [
             provider
-            for provider in few
+            for provider in providers
             if provider.peer_id != self._dht.peer_id
             and known.get(provider.peer_id, -math.inf) + NEWS_AGAIN <= now
         ]

@@ -6,9 +6,9 @@ The library's classes are subclassed: those of connections and streams in `guard
 swarm and the peerstore here, and the host in `host`, which makes one from the subclasses. Only a
 few functions are replaced in place (`bound_negotiation`; `show_ipv6_addresses` in
 `guarded_connection`, `bound_identify` in `host`, `bound_peer_ids` and `bound_rsa_keys` in
-`identity`). Each remedy is one method, and the test that fails without it is in
-`tests/p2p/test_p2p_hardening.py`. docs/upstream has patches for the library, and says which
-remedies can go once they are released.
+`identity`, `shorten_names` in `addresses`). Each remedy is one method, and the test that fails
+without it is in `tests/p2p/test_p2p_hardening.py`. docs/upstream has patches for the library, and
+says which remedies can go once they are released.
 
 =====================  ============================================================================
 class                  defects of the library
@@ -49,6 +49,7 @@ from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.swarm import Swarm
+from libp2p.peer.envelope import Envelope
 from libp2p.peer.id import ID
 from libp2p.peer.peerdata import PeerData
 from libp2p.peer.peerstore import PeerStore
@@ -59,7 +60,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.base.latest import Latest
 from recon_node.fairness.slots import AllowList, Slot, Slots
-from recon_node.p2p.transport.addresses import is_dialable
+from recon_node.p2p.transport.addresses import is_dialable, likely
 from recon_node.p2p.transport.guarded_connection import (
     CLEANUP_LIMIT,
     GuardedYamux,
@@ -84,6 +85,11 @@ MAX_PEERS: Final = 2000
 """Maximum peers in the peerstore."""
 MAX_PEER_ADDRESSES: Final = 32
 """Maximum addresses of a peer in the peerstore."""
+MAX_ADDRESSES_SIZE: Final = 1024
+"""Maximum bytes of all of them: an answer of the DHT has those of the twenty closest peers."""
+MAX_RECORD: Final = 448
+"""Maximum bytes of a signed record that is passed on, for the same reason; one with two addresses
+has about 200. The addresses in longer ones are taken all the same."""
 MAX_PEER_PROTOCOLS: Final = 100
 """Maximum protocols of a peer in the peerstore."""
 MAX_PROTOCOL_NAME: Final = 200
@@ -144,9 +150,21 @@ class GuardedPeerStore(PeerStore):
     def add_addrs(self, peer_id: ID, addrs: Sequence[Multiaddr], ttl: int = 0) -> None:
         """Add those addresses of a peer that can be dialled and for which there is room."""
         known = self.peer_data_map.get(peer_id)
-        room = MAX_PEER_ADDRESSES - (len(known.get_addrs()) if known else 0)
-        short = [address for address in addrs if len(address.to_bytes()) <= MAX_ADDRESS]
-        super().add_addrs(peer_id, list(filter(is_dialable, short))[: max(0, room)], ttl)
+        kept = [address.to_bytes() for address in known.get_addrs()] if known else []
+        room = MAX_ADDRESSES_SIZE - sum(map(len, kept))
+        added = []
+        for raw in likely((addr.to_bytes() for addr in addrs), MAX_PEER_ADDRESSES - len(kept)):
+            if len(raw) <= min(room, MAX_ADDRESS) and is_dialable(address := Multiaddr(raw)):
+                added.append(address)
+                room -= len(raw)
+        super().add_addrs(peer_id, added, ttl)
+
+    def consume_peer_record(self, envelope: Envelope, ttl: int) -> bool:
+        """Take the addresses of a signed record, and keep it to be passed on if it is short."""
+        taken = super().consume_peer_record(envelope, ttl)
+        if taken and len(envelope.marshal_envelope()) > MAX_RECORD:
+            self.peer_record_map.pop(envelope.record().peer_id, None)
+        return taken
 
     def add_protocols(self, peer_id: ID, protocols: Sequence[str]) -> None:
         """Add the protocols of a peer, as far as their number and length are plausible."""

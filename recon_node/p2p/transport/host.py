@@ -50,9 +50,11 @@ from recon_node.p2p.transport.addresses import (
     check_port,
     host_of,
     is_loopback_ip,
+    likely,
     parse_address,
     peer_id_in,
     reachable,
+    shorten_names,
 )
 from recon_node.p2p.transport.dialler import Dialler, innermost
 from recon_node.p2p.transport.framing import PeerStream
@@ -64,7 +66,12 @@ from recon_node.p2p.transport.guarded_connection import (
     shielded,
     show_ipv6_addresses,
 )
-from recon_node.p2p.transport.hardening import GuardedPeerStore, GuardedSwarm, bound_negotiation
+from recon_node.p2p.transport.hardening import (
+    MAX_PEER_ADDRESSES,
+    GuardedPeerStore,
+    GuardedSwarm,
+    bound_negotiation,
+)
 from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys
 from recon_node.p2p.transport.private_network import PrivateTCP
 
@@ -386,6 +393,7 @@ def build_host(
     bound_identify()
     bound_peer_ids()
     bound_rsa_keys()
+    shorten_names()
     show_ipv6_addresses()
     _quieten_library()
     identify.AGENT_VERSION = f"recon-node/{__version__}"
@@ -468,7 +476,9 @@ async def _read_bounded(
 
 
 async def _note(peerstore: IPeerStore, peer_id: ID, message: Identify) -> None:
-    """Note what a peer says about itself; its software, too, which stock leaves out."""
+    """Note what a peer says about itself; its software, too, which stock leaves out, and few of
+    its addresses, each of which stock adds by itself."""
+    message.listen_addrs[:] = likely(message.listen_addrs, MAX_PEER_ADDRESSES)
     await update_peerstore_from_identify(peerstore, peer_id, message)
     for key in (AGENT, PROTOCOL_VERSION):
         if message.HasField(key):
