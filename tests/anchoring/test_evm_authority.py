@@ -135,9 +135,7 @@ def test_a_tree_has_one_transaction(events: list[tuple[str, int]]) -> None:
 
 
 @pytest.mark.parametrize("has_waited", [True, False])
-async def test_a_receipt_that_is_missing_for_a_moment_costs_no_second_call(
-    tmp_path: Path, has_waited: bool
-) -> None:
+async def test_a_receipt_that_is_missing_for_a_moment_costs_no_second_call(tmp_path, has_waited):
     """However long the transaction has waited, for something else, to be final, and however the
     clock is set: two hours more on it were once two hours for which the endpoint had said so."""
     world = World(tmp_path)

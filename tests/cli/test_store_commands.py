@@ -41,9 +41,7 @@ def test_a_log_is_described_checked_compacted_and_copied(log: Path, tmp_path: Pa
     assert store(copy, "check").stdout == store(log, "check").stdout
 
 
-def test_an_upgrade_of_the_log_is_not_part_of_the_answer(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upgrade_of_the_log_is_not_part_of_the_answer(log, monkeypatch):
     export = store(log, "export", "-").stdout_bytes
     monkeypatch.setattr(log_schema, "MIGRATIONS", (*log_schema.MIGRATIONS, "-- nothing"))
     result = store(log, "export", "-")

@@ -128,9 +128,7 @@ async def test_peers_of_an_earlier_interest_do_not_count_for_a_new_one(here, moc
     assert not here.candidates.shares("tea 0", None)
 
 
-async def test_a_peer_is_dialled_again_when_found_again_but_not_all_the_time(
-    here, autojump_clock: MockClock
-):
+async def test_a_peer_is_dialled_again_when_found_again_but_not_all_the_time(here, autojump_clock):
     here.find("sharing", 1, "tea")
     here.find("sharing", 1, "tea")
     assert here.dialled == ["sharing 0"]

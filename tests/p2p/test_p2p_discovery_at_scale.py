@@ -7,7 +7,6 @@ from statistics import mean
 
 import trio
 from p2p_support import NETWORK
-from trio.testing import MockClock
 
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.book import PeerBook
@@ -146,9 +145,7 @@ def _place(data: bytes) -> int:
     return int.from_bytes(hashlib.sha256(data).digest(), "big")
 
 
-async def test_nodes_meet_those_who_share_an_interest_without_meeting_everyone(
-    autojump_clock: MockClock,
-):
+async def test_nodes_meet_those_who_share_an_interest_without_meeting_everyone(autojump_clock):
     world = World(seed=1)
     async with trio.open_nursery() as nursery:
 

@@ -148,30 +148,6 @@ def test_messages_survive_the_wire_and_damaged_ones_are_refused_or_canonical(mes
     assert weigh(decoded) >= 0
 
 
-def test_a_message_byte_by_byte() -> None:
-    """As docs/wire.md has it."""
-    lower, upper = key_range = KeyRange(*network_range(IN_MEMORY))
-    below, key = [key for key in KEYS if key_range.covers(key)][3:5]
-    cut = separator(below, key)
-    shared = 5  # of cut and of the key with the range's lower bound: ce0105ff01
-    message = Message(key_range, gaps_of((cut, Say.FINGERPRINT, PRINT), (END, Say.KEYS, (key,))))
-    assert cut[:shared] == lower[:shared] == upper[:shared] == bytes.fromhex("ce0105ff01")
-    inside = len(cut) - 1  # the key begins with cut
-    assert key.startswith(cut)
-    assert encode_message(message) == b"".join(
-        (
-            b"\x00\x01",
-            bytes((0, len(lower))) + lower,
-            bytes((shared, len(upper) - shared)) + upper[shared:],
-            bytes((4 * shared + 1, len(cut) - shared)) + cut[shared:] + PRINT,
-            bytes((2, 0)) + b"\x01",
-            bytes((inside + 1, len(key) - inside - 1)) + key[inside + 1 :],
-        )
-    )
-    assert encode_message(Message(conclusion=Conclusion.AGREED)) == b"\x00\x04"
-    assert encode_message(Message(conclusion=Conclusion.REFUSED)) == b"\x00\x08"
-
-
 # --- what is refused -----------------------------------------------------------------------------
 
 COUNT, ESTIMATE, SYMBOLS, IDS, SALT = (bytes((1 << bit,)) for bit in range(5))

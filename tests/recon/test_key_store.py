@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable
 from itertools import accumulate
 
@@ -87,25 +86,6 @@ def test_any_range_of_any_set(keys, lower, upper, sizes):
     assert len(store) == len(set(keys))
     check_tree(store, *sizes)
     check_range(store, sorted(set(keys)), KeyRange(lower, upper))
-
-
-@pytest.mark.parametrize("count", [1, LEAF_SIZE, LEAF_SIZE + 1, 5_000])
-def test_loading_and_adding_give_the_same_store(count: int) -> None:
-    keys = numbered(count)
-    loaded, grown = KeyStore(keys), KeyStore()
-    for key in keys:
-        assert grown.add(key)
-        assert not grown.add(key)
-    model = sorted(keys)
-    assert list(loaded) == list(grown) == model
-    assert loaded.summarize() == grown.summarize()
-    assert loaded.summarize().hash == oracle_hash(model)
-    rng = random.Random(count)
-    for store in (loaded, grown):
-        check_tree(store, LEAF_SIZE, FAN_OUT)
-        for _ in range(10):
-            bounds = sorted(rng.choices([*model, b"", b"\xff" * 13, *numbered(5, seed=1)], k=2))
-            check_range(store, model, KeyRange(*bounds))
 
 
 @pytest.mark.parametrize("every", [1, 9, 200])

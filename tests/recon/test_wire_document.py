@@ -4,7 +4,6 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
-import pytest
 from peers import added_up
 from support import vectors
 
@@ -43,20 +42,14 @@ def names(text: str) -> tuple[str, str, CID, CID]:
 
 
 def test_the_event_id() -> None:
+    """As it is built, and by nothing but the page's words."""
     text = section("EventIds")
     sort_value, controller, init, event = names(text)
     shown = bytes.fromhex(blocks(text)[0])
     assert EventId.build(CLAY, sort_value, controller, init, 255, event) == shown
-
-
-def test_the_event_id_is_made_as_the_table_says() -> None:
-    """By nothing but the page's words."""
-    text = section("EventIds")
-    sort_value, controller, init, event = names(text)
-    head = b"".join(bytes.fromhex(field) for field in ("ce01", "05", "01"))
+    head, height = bytes.fromhex("ce010501"), b"\x18\xff"
     hashed = [sha256(text.encode()).digest()[-8:] for text in (sort_value, controller)]
-    height = b"\x18\xff"
-    assert bytes.fromhex(blocks(text)[0]) == head + b"".join(hashed) + init[-4:] + height + event
+    assert shown == head + b"".join(hashed) + init[-4:] + height + event
 
 
 def test_the_fenceposts() -> None:
@@ -105,14 +98,11 @@ def test_the_session_with_a_ceramic_one_node() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["mainnet", "testnet-clay", "dev-unstable", "inmemory"])
-def test_the_network_numbers(name: str) -> None:
-    network = Network.parse(name)
-    row = f"| {name} | {network.id} | `{encode_varint(network.id).hex()}` |"
-    assert row in section("EventIds")
-
-
-def test_a_local_network() -> None:
+def test_the_network_numbers() -> None:
+    for name in ("mainnet", "testnet-clay", "dev-unstable", "inmemory"):
+        network = Network.parse(name)
+        row = f"| {name} | {network.id} | `{encode_varint(network.id).hex()}` |"
+        assert row in section("EventIds")
     local = Network.parse("local-7")
     assert local.id == 2**32 + 7
     assert f"local-7: `{encode_varint(local.id).hex()}`" in section("EventIds")

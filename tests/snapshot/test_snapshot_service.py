@@ -65,9 +65,7 @@ def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("age", "wait"), [(None, 0.0), (40.0, 20.0), (90.0, 0.0), (-1000.0, 60.0)])
-def test_restarts_delay_no_snapshot(
-    age: float | None, wait: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restarts_delay_no_snapshot(age, wait, tmp_path, monkeypatch):
     make_log(tmp_path / "node", events(5, seed=7))
     url = str(tmp_path / "snapshots")
     now = time.time()

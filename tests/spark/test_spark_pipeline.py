@@ -376,12 +376,8 @@ local_connect_and_auth(path or int(port), environ.get("PYTHON_WORKER_FACTORY_SEC
 
 @pytest.mark.usefixtures("borrowed")
 def test_a_process_of_spark_that_starts_late_is_started_again(
-    spark: SparkSession,
-    node: Node,
-    sample: list[Event],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    spark, node, sample, tmp_path, monkeypatch
+):
     """As on a busy machine: twice, and the third time it is there in time."""
     node.add(sample[:20])
     for mark in "12":

@@ -95,9 +95,7 @@ def test_the_short_way_leads_where_the_long_one_does(seed: int, guarded: bool, o
 
 @FEW
 @given(seed=SEEDS, guarded=st.booleans(), room=st.sampled_from([1, 2, 5, 256]))
-def test_what_watches_another_event_need_not_be_looked_at(
-    seed: int, guarded: bool, room: int
-) -> None:
+def test_what_watches_another_event_need_not_be_looked_at(seed, guarded, room):
     """Each outcome is that of a ladder that looks at all that waits for what has moved, wherever
     transactions end, and whatever each event watches; also in a log of an earlier version."""
     world = BadWorld(seed)

@@ -334,11 +334,6 @@ def test_the_patch_leads_from_one_to_the_other(before: Any, after: Any) -> None:
     assert (patch == []) is same(before, after)
 
 
-@given(ARRAYS, ARRAYS)
-def test_arrays(before: list[int], after: list[int]) -> None:
-    assert patched(before, json_diff(before, after, Budget.of_merge())) == after
-
-
 @given(ARRAYS, st.integers(0, 8), st.integers(4, 6))
 def test_an_item_that_comes_or_goes_is_one_operation(items, index, item):
     more = [*items[:index], item, *items[index:]]
