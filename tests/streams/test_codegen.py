@@ -305,17 +305,6 @@ def test_mypy_accepts_what_a_schema_accepts(tmp_path: Path) -> None:
             if ok
         ]
     file.write_text("\n".join((typed_dicts(definitions), *lines)) + "\n")
-    done = finished(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--strict",
-            "--cache-dir",
-            tmp_path / "cache",
-            file,
-            "blog.py",
-        ],
-        cwd=BLOG,
-    )
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache"]
+    done = finished([*mypy, file, "blog.py"], cwd=BLOG)
     assert done.returncode == 0, done.stdout

@@ -472,20 +472,9 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
-KEYWORDS = st.sampled_from(
-    [
-        "$ref",
-        "$id",
-        "$defs",
-        "allOf",
-        "items",
-        "type",
-        "pattern",
-        "enum",
-        "if",
-        "required",
-        "$schema",
-    ]
+KEYWORDS = st.one_of(
+    st.sampled_from(["$ref", "$id", "$defs", "$schema", "allOf", "items"]),
+    st.sampled_from(["type", "pattern", "enum", "if", "required"]),
 )
 SCHEMAS = st.recursive(
     st.booleans() | st.integers() | st.sampled_from(["#", "#/$defs", "string", "[a-z]*", "("]),
