@@ -108,8 +108,8 @@ def write_at_once(*work: tuple[Node, list[list[str]]]) -> None:
             for node, streams in work
             for first in range(WRITERS)
         ]
-        for write in writes:
-            write.result()
+        for done in writes:
+            done.result()
 
 
 def feed(node: Node) -> set[str]:
