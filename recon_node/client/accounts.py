@@ -28,10 +28,10 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 from recon_node.base.connection import InvalidArgumentError
 from recon_node.ceramic.auth.did import canonical_did, chain_account, eip55, public_key
 from recon_node.ceramic.auth.signature import ANY_STREAM, parse_cacao
-from recon_node.ceramic.auth.wallets import challenge, signed_text
-from recon_node.client.arguments import StreamRef, to_stream_id
+from recon_node.ceramic.auth.wallets import ADDRESS, challenge, signed_text
+from recon_node.client.arguments import StreamRef, shown, to_stream_id
 from recon_node.client.keys import Capability, Key, checked_arguments
-from recon_node.ipld import dag_cbor, multibase
+from recon_node.ipld import IpldError, dag_cbor, multibase
 
 LASTS: Final = timedelta(days=7)
 """How long a session lasts."""
@@ -39,6 +39,8 @@ LASTS: Final = timedelta(days=7)
 _VERSION: Final = "1"
 _PASSKEY: Final = "P-256"
 """The kind of a passkey's key."""
+_SOLANA_SIZE: Final = 32
+"""Bytes of an address: an Ed25519 key."""
 _NONCE_SIZE: Final = 16
 """Random bytes."""
 _KEPT: Final = ("domain", "statement", "resources")
@@ -213,6 +215,10 @@ class EthereumAccount(_Wallet):
     def __init__(
         self, address: str, sign: Callable[[str], bytes | str] | None = None, *, chain: int = 1
     ) -> None:
+        if ADDRESS.fullmatch(address) is None:
+            raise InvalidArgumentError(
+                f"{shown(address)} is not an Ethereum address: 0x and 40 hexadecimal digits"
+            )
         super().__init__(f"did:pkh:eip155:{chain}:{address.lower()}", sign)
         self._account = self._account._replace(address=eip55(address.lower()))  # what wallets show
 
@@ -244,6 +250,14 @@ class SolanaAccount(_Wallet):
         *,
         chain: str = "5eykt4UsFv8P8NJdTREpY1vzqKqZKvdp",
     ) -> None:
+        try:
+            is_key = len(multibase.decode(f"z{address}")) == _SOLANA_SIZE
+        except IpldError:
+            is_key = False
+        if not is_key:
+            raise InvalidArgumentError(
+                f"{shown(address)} is not a Solana address: {_SOLANA_SIZE} bytes in base58"
+            )
         super().__init__(f"did:pkh:solana:{chain}:{address}", sign)
 
     def _text(self, signature: bytes) -> str:

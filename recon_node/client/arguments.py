@@ -75,6 +75,8 @@ CidRef: TypeAlias = CID | str
 
 _SCALARS: Final = (str, int, bytes, type(None))
 _MAX_SHOWN: Final = 100
+_INTEGERS: Final = 2**64
+"""DAG-CBOR has none from here on, nor below its negative."""
 
 
 def to_stream_id(stream: object) -> StreamId:
@@ -153,6 +155,8 @@ def _plain(value: Any, path: tuple[str | int, ...], inside: tuple[int, ...]) -> 
         return [_plain(item, (*path, number), inside) for number, item in enumerate(value)]
     if isinstance(value, str) and not _is_text(value):
         raise InvalidContentError([f"{_path_text(path)} has half a surrogate pair: not text"])
+    if isinstance(value, int) and not -_INTEGERS <= value < _INTEGERS:
+        raise InvalidContentError([f"{_path_text(path)} is an integer of more than 64 bits"])
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidContentError([f"{_path_text(path)} is {value}, which JSON does not have"])
     if not isinstance(value, (*_SCALARS, float, CID)):

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from recon_node.client.arguments import StreamRef
+from recon_node.client.arguments import StreamRef, to_object
 
 AccountRelation: TypeAlias = Literal["list", "single", "set", "none"]
 
@@ -125,7 +125,11 @@ class ModelDefinition:
     implements: Sequence[StreamRef] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of a model's init event."""
+        """Return the content of a model's init event.
+
+        Raises:
+            InvalidArgumentError: the schema is not a JSON object.
+        """
         relation: dict[str, Any] = {"type": self.account_relation}
         if self.account_relation == "set":
             relation["fields"] = list(self.set_fields)
@@ -133,7 +137,7 @@ class ModelDefinition:
             "name": self.name,
             "interface": self.interface,
             "implements": [_text(model) for model in self.implements],
-            "schema": dict(self.schema),
+            "schema": to_object(self.schema, "the schema of a model"),
             "accountRelation": relation,
         }
         if self.description is not None:

@@ -164,8 +164,12 @@ async def test_a_wallet_signs_elsewhere(ceramic: AsyncCeramic, tmp_path: Path) -
 
 
 def test_what_is_not_an_account_or_a_capability(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="not a did:pkh"):
-        EthereumAccount("0x1/2")
+    for address in ("0x1/2", "0xabc", WALLET.address[2:]):
+        with pytest.raises(InvalidArgumentError, match=f"'{address}' is not an Ethereum address"):
+            EthereumAccount(address)
+    for address in ("", "0x1", "1" * 31):
+        with pytest.raises(InvalidArgumentError, match=f"'{address}' is not a Solana address"):
+            SolanaAccount(address)
     with pytest.raises(InvalidArgumentError, match="passkeys have P-256 keys"):
         PasskeyAccount(Key.generate().did)
     with pytest.raises(InvalidArgumentError, match="line break"):

@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -52,6 +52,7 @@ async def test_content_that_is_not_json(ceramic: AsyncCeramic, store: Store) -> 
         ({"a": [1, math.nan]}, "what is at /a/1 is nan, which JSON does not have"),
         ({"a": {"b/c": {1, 2}}}, "what is at /a/b~1c is of the type set: not JSON"),
         ({"a": {1: 2}}, "what is at /a has the key 1, which is not text"),
+        ({"a": 2**64}, "what is at /a is an integer of more than 64 bits"),
         ({"a": ["\ud800"]}, "what is at /a/0 has half a surrogate pair: not text"),
         ({"a": {"\udfff": 2}}, r"what is at /a has the key '\udfff', which is not text"),
     ):
@@ -106,6 +107,10 @@ CALLS: list[tuple[Callable[[AsyncCeramic, Any], Awaitable[object]], str]] = [
     (lambda c, d: c.register_interest(), "either a model or a sort value"),
     (lambda c, d: c.remove_interest(), "either a model or a sort value"),
     (lambda c, d: c.register_interest("foo"), "StreamID"),
+    (
+        lambda c, d: c.create_model(ModelDefinition(name="x", schema=cast(Any, []))),
+        "the schema of a model is a JSON object, not \\[\\]",
+    ),
     (lambda c, d: c.documents(d.model, where={"n": 5}), "`where`: 'n' cannot be 5: fields are"),
     (lambda c, d: c.documents(d.model, where="n=5"), "names fields .*: not 'n=5'"),
     (lambda c, d: c.documents(d.model, where={"a=b": "c"}), "'a=b' is not the name of a field"),
