@@ -234,7 +234,10 @@ def _explain(error: ValidationError, given: Mapping[str, Given]) -> Iterator[str
             if named.path == problem["loc"][: len(named.path)]
         )
         source = given[setting.name].source if setting.name in given else setting.name
-        yield f"{source}: {problem['msg'].removeprefix('Value error, ')}"
+        said = "Input should be true or false"
+        if problem["type"] != "bool_parsing":
+            said = problem["msg"].removeprefix("Value error, ")
+        yield f"{source}: {said}"
 
 
 _FILE_HEAD: Final = """\
