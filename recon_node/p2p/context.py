@@ -38,18 +38,6 @@ Result = Literal["agreed", "no_common_interest", "failed"]
 
 
 @dataclass(slots=True)
-class GossipCounters:
-    """Totals since the node was started, and the present number of peers."""
-
-    sent: int = 0
-    """Statements sent."""
-    received: int = 0
-    """Statements received."""
-    peers: int = 0
-    """Peers that have stated their interests and can announce changes."""
-
-
-@dataclass(slots=True)
 class Counters:
     """Totals since the node was started."""
 
@@ -78,8 +66,11 @@ class Counters:
         }
     )
     """Of the sessions that have ended, by role and result."""
-    gossip: GossipCounters = field(default_factory=GossipCounters)
-    """Statements of interests."""
+    statements_sent: int = 0
+    """Of interests."""
+    statements_received: int = 0
+    peers_stating: int = 0
+    """Peers that have stated their interests and can announce changes, now."""
     memory: MemoryBudget = field(default_factory=unlimited)
     """The memory that peers make this node hold now, and how many were cut off for it."""
 

@@ -111,7 +111,10 @@ async def test_what_becomes_common_is_synced_at_once(tmp_path):
         await a.store.admit_local([event_in(BLOG), event_in(PHOTOS)])
         await a.store.wanted.add(BLOG)
         await eventually(
-            lambda: a.p2p._gossip.counters.sent == 2 and b.p2p._gossip.counters.received == 2
+            lambda: (
+                a.p2p._gossip.counters.statements_sent == 2
+                and b.p2p._gossip.counters.statements_received == 2
+            )
         )
         await b.store.wanted.add(BLOG)
         await eventually(lambda: len(b.store.keys) == 1)
@@ -287,7 +290,7 @@ async def test_many_changes_make_few_statements(two, autojump_clock):
         await trio.sleep(0.001)
     await trio.sleep(1)
     assert two[1].book.interests("a") == two[0].wanted.ranges
-    assert two[0].gossip.counters.sent <= 1 + 4
+    assert two[0].gossip.counters.statements_sent <= 1 + 4
 
 
 async def test_a_node_states_its_interests_again_when_the_stream_has_ended(two, autojump_clock):
@@ -295,11 +298,11 @@ async def test_a_node_states_its_interests_again_when_the_stream_has_ended(two, 
     await meet(one)
     two[1].end_stream_of("a")
     await trio.sleep(0.1)
-    assert not other.gossip.counters.peers
+    assert not other.gossip.counters.peers_stating
     one.wanted.want(BLOG)
     await trio.sleep(5)
     assert other.book.interests("a") == one.wanted.ranges
-    assert other.gossip.counters.peers == 1
+    assert other.gossip.counters.peers_stating == 1
 
 
 async def test_a_peer_that_is_met_again_is_told_at_once(two, autojump_clock):
@@ -348,7 +351,7 @@ async def test_statements_are_read_no_faster_than_the_allowance(two, autojump_cl
         await trio.sleep(seconds)
         await trio.testing.wait_all_tasks_blocked(0.0)
         cost = BASE_COST + len(frame) - 1
-        assert other.gossip.counters.received == pytest.approx(
+        assert other.gossip.counters.statements_received == pytest.approx(
             (BURST + trio.current_time() * RATE) / cost, abs=2
         )
 

@@ -107,7 +107,7 @@ def _peers(peers: P2P) -> Iterator[Metric]:
     apart = len(known) - len(connected)
     yield m.PEERS.by_one({"connected": len(connected), "disconnected": apart})
     yield from _worth(connected)
-    yield m.PEERS_STATING.of(peers.counters.gossip.peers)
+    yield m.PEERS_STATING.of(peers.counters.peers_stating)
     every = peers.rendezvous()
     announced = sum(report.told > 0 for report in every)
     yield m.RENDEZVOUS.by_one({"announced": announced, "not_announced": len(every) - announced})
@@ -176,7 +176,9 @@ def _sessions(peers: P2P) -> Iterator[Metric]:
         {"node": counters.keys_left_out, "peers": counters.keys_left_out_by_peers}
     )
     yield m.KEYS_UNWANTED.of(counters.keys_unwanted)
-    yield m.STATEMENTS.by_one({"sent": counters.gossip.sent, "received": counters.gossip.received})
+    yield m.STATEMENTS.by_one(
+        {"sent": counters.statements_sent, "received": counters.statements_received}
+    )
 
 
 def _memory(peers: P2P) -> Iterator[Metric]:

@@ -102,7 +102,7 @@ class InterestGossip:
         nursery: trio.Nursery,
     ) -> None:
         self._host, self._book = context.host, context.book
-        self._settings, self.counters = context.settings, context.counters.gossip
+        self._settings, self.counters = context.settings, context.counters
         self._network, self._wanted = context.store.network, context.store.wanted
         self._on_common = on_common
         self._nursery = nursery
@@ -155,7 +155,7 @@ class InterestGossip:
                 if self._listening.get(peer_id) is scope:
                     del self._listening[peer_id]
                     self._heard.pop(peer_id, None)
-                    self.counters.peers = len(self._heard)
+                    self.counters.peers_stating = len(self._heard)
                     self._book.no_longer_states(peer_id)
         if scope.cancelled_caught:
             await stream.reset()
@@ -177,10 +177,10 @@ class InterestGossip:
 
     def _take(self, peer_id: str, statement: InterestStatement) -> None:
         """Note what a peer states; sync about what is new if that is up to us."""
-        self.counters.received += 1
+        self.counters.statements_received += 1
         is_first = peer_id not in self._heard  # the dialler syncs about everything anyway
         self._heard[peer_id] = statement.digest
-        self.counters.peers = len(self._heard)
+        self.counters.peers_stating = len(self._heard)
         if statement.network_id == self._network.id:  # else the first session says what is wrong
             before = self._book.interests(peer_id)
             ranges = statement.ranges(self._network)
@@ -246,7 +246,7 @@ class InterestGossip:
                 sender.statement, sender.ranges = statement, ranges
                 await frames.send([data], self._settings.idle_timeout)
                 has_sent = True
-                self.counters.sent += 1
+                self.counters.statements_sent += 1
                 if not is_first:
                     new = subtract_ranges(ranges, before)
                     self._sync_about(peer_id, new, self._book.interests(peer_id))
