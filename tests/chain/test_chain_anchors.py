@@ -254,6 +254,27 @@ async def test_a_block_that_could_be_replaced_does_not_count_yet(clock, chain, u
     assert (await feed_of(store))[2].block_time == TIME
 
 
+async def test_a_transaction_that_no_block_takes_counts_as_unknown_in_the_end(
+    clock, chain, url, store
+):
+    document = Document()
+    chain.mine(document.proof, TIME)
+    chain.transactions[document.proof.transaction_hash] |= {"blockHash": None, "blockNumber": None}
+    await add(store, document)
+
+    async def not_found() -> int:
+        *_, anchor = await store.reader.pending(None, 9)
+        return anchor.lookup.not_found
+
+    async with following(store, url) as anchors:
+        await until(lambda: anchors[0].lookups["unconfirmed"] >= 20)
+        assert await not_found() == 0
+        await until(lambda: anchors[0].lookups["unconfirmed"] >= 102)
+        assert await not_found() > 0
+        chain.mine(document.proof, TIME)
+        await store.wait_for_feed(3)
+
+
 async def test_a_provider_that_comes_back_is_noticed(clock, chain, url, store):
     documents = [Document(str(n)) for n in range(5)]
     for document in documents:
