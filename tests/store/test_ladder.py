@@ -128,9 +128,11 @@ def test_what_is_trusted_again_is_what_was_doubted_and_is_no_longer(seed: int) -
     with opened() as log:
         for batch in shuffled(world.offers(), random):
             log.admit(batch)
-        for _ in range(2):
-            absent = [proof for proof in log.unsettled if random.random() < 0.9]
-            postpone_proofs(log, [(proof, 0) for proof in absent], absent)
+        doubted = set[object]()
+        for _ in range(9):
+            absent = [proof for proof in log.unsettled if random.random() < 0.3]
+            doubted |= set(postpone_proofs(log, [(proof, 0) for proof in absent], absent).doubted)
+        assert doubted == doubted_events(log.connection)
         for proof in random.sample(log.unsettled, len(log.unsettled)):
             before = doubted_events(log.connection)
             verdict = random.choice([1_700_000_000, Refusal("wrong", inherent=True)])

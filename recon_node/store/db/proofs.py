@@ -10,7 +10,9 @@ be looked up again queue behind earlier ones. Once settled, it has the time of i
 Anyone can make up a time event, and a ceramic-one node ends a session over one that it cannot
 verify. So a proof is *doubted* once the chain did not have its transaction in `DOUBTED` lookups.
 Its pending time events, and the pending events that build on these, leave the model ring until the
-transaction is found. One lookup is not enough, because an endpoint may lag behind the chain, and
+transaction is found. Any number of events may build on any number of doubted ones: those that were
+walked through are in a temporary table of the writer, `left_out`, and are not walked through again
+for the next proof. One lookup is not enough, because an endpoint may lag behind the chain, and
 peers that have verified what we left out would send it again at every sync. `not_found` has a row
 for each proof that was not found, and for each that awaits its lookup on a chain that is not asked,
 until the proof is settled. Their events make room for others (`Evictable`).
@@ -101,11 +103,13 @@ _DOUBTED_EVENTS: Final = f"""
         CROSS JOIN waits ON waits.cid = base.cid
         CROSS JOIN events AS later ON later.id = waits.event
         WHERE later.position IS NULL AND later.state = {State.PENDING.value}
-            AND later.id NOT IN (SELECT id FROM faults)
+            AND later.id NOT IN (SELECT id FROM faults) %s
     )
-    SELECT id, event_id FROM doubted JOIN events USING (id) JOIN streams USING (init_cid)
-    WHERE sep_key = '{DEFAULT_SORT_KEY}'
+    SELECT id, event_id, sep_key = '{DEFAULT_SORT_KEY}'
+    FROM doubted JOIN events USING (id) JOIN streams USING (init_cid)
     """
+_LEFT_OUT: Final = "CREATE TEMP TABLE IF NOT EXISTS left_out (id INTEGER PRIMARY KEY)"
+_NOT_LEFT_OUT: Final = "AND later.id NOT IN (SELECT id FROM left_out)"
 _DOUBTED_BELOW: Final = f"""
     WITH RECURSIVE below (id) AS (
         SELECT id FROM events WHERE id IN (?)
@@ -411,14 +415,15 @@ def doubted_among(connection: sqlite3.Connection, proofs: Sequence[CID]) -> set[
 
 def doubted_events(connection: sqlite3.Connection) -> set[EventId]:
     """Return all events of the ring's streams that are left out of it."""
-    return {EventId(event_id) for _, event_id in connection.execute(_DOUBTED_EVENTS % "true")}
+    rows = connection.execute(_DOUBTED_EVENTS % ("true", ""))
+    return {EventId(event_id) for _, event_id, is_of_ring in rows if is_of_ring}
 
 
 def doubted_by(connection: sqlite3.Connection, doubted: Collection[CID]) -> dict[int, EventId]:
     """Return the events of the ring's streams that are left out of it for some doubted proofs, by
     their rows."""
-    rows = select_in(connection, _DOUBTED_EVENTS % "proof IN (?)", list(doubted))
-    return {row: EventId(event_id) for row, event_id in rows}
+    rows = select_in(connection, _DOUBTED_EVENTS % ("proof IN (?)", ""), list(doubted))
+    return {row: EventId(event_id) for row, event_id, is_of_ring in rows if is_of_ring}
 
 
 def no_longer_doubted(
@@ -428,14 +433,17 @@ def no_longer_doubted(
     doubted events, so only what is below these ones is looked at."""
     others = {CID(proof) for (proof,) in select_in(connection, _DOUBTED_BELOW, list(before))}
     still = doubted_by(connection, others) if others else {}
-    return {event_id for row, event_id in before.items() if row not in still}
+    trusted = {row: event_id for row, event_id in before.items() if row not in still}
+    connection.execute(_LEFT_OUT)
+    connection.executemany("DELETE FROM left_out WHERE id = ?", [(row,) for row in trusted])
+    return set(trusted.values())
 
 
 def doubt(connection: sqlite3.Connection, not_found: Iterable[CID]) -> set[EventId]:
     """Note that the chain does not have the transactions of some proofs that await their lookup.
 
     Returns:
-        The events that are left out for it.
+        The events that are left out for it, and were not before.
     """
     sql = (
         "INSERT INTO not_found (proof, times) "
@@ -445,7 +453,10 @@ def doubt(connection: sqlite3.Connection, not_found: Iterable[CID]) -> set[Event
     doubted = [
         proof for proof in not_found if connection.execute(sql, (proof,)).fetchall() == [(DOUBTED,)]
     ]
-    return set(doubted_by(connection, doubted).values())
+    connection.execute(_LEFT_OUT)
+    rows = [*select_in(connection, _DOUBTED_EVENTS % ("proof IN (?)", _NOT_LEFT_OUT), doubted)]
+    connection.executemany("INSERT OR IGNORE INTO left_out VALUES (?)", [row[:1] for row in rows])
+    return {EventId(event_id) for _, event_id, is_of_ring in rows if is_of_ring}
 
 
 def forget_doubts(connection: sqlite3.Connection, settled: Iterable[CID]) -> None:
