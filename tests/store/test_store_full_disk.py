@@ -1,6 +1,7 @@
 """A disk without room: writes are refused, told once, reading goes on, and it recovers."""
 
 import errno
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ SETTINGS = StoreSettings(verifiers=0)
 def test_a_full_disk_is_survived(tmp_path: Path) -> None:
     """On a real full file system, where this user may mount one."""
     command = ["unshare", "-Urm", sys.executable, str(CHILD), str(tmp_path)]
-    done = finished(command)
+    done = finished(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
     if done.returncode == NO_MOUNTS or "unshare failed" in done.stderr:
         pytest.skip("this user may not mount a file system")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -239,7 +239,7 @@ async def test_processes_end_with_the_store(tmp_path: Path) -> None:
 def test_processes_do_not_outlive_a_killed_node(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, trio\n"
-        f"sys.path.insert(0, {str(STORE_TESTS)!r})\n"
+        f"sys.path[:0] = {[str(STORE_TESTS), str(STORE_TESTS.parent)]!r}\n"
         "from store_helpers import *\n"
         "from recon_node.store import *\n"
         "async def main():\n"
