@@ -1,7 +1,9 @@
 """Addresses: which can be dialled, what is announced, and what is kept of what others say."""
 
+import threading
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
 
 import dns.asyncresolver
 import dns.resolver
@@ -10,13 +12,14 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr
 from multiaddr.codecs.domain import Codec as NamePart
 from multiaddr.protocols import protocol_with_name
-from p2p_support import eventually, loopback_host, node
+from p2p_support import PATIENCE, eventually, loopback_host, node
 
 from recon_node.p2p import PeerError
 from recon_node.p2p.peers.book import PeerBook
@@ -33,6 +36,7 @@ from recon_node.p2p.transport.addresses import (
 )
 from recon_node.p2p.transport.hardening import MAX_PEER_ADDRESSES, GuardedPeerStore
 from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.identity import peer_id_of
 
 PEER = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 OTHER = "12D3KooWFyT2abvq5aR22xgfTQHhUagYbS7isLs6JJYexarLLQ6z"
@@ -127,6 +131,32 @@ async def test_a_name_is_not_dialled_on_this_machine(monkeypatch):
             await host.connect(f"/dns4/localhost/tcp/{port}/p2p/{peer.peer_id}")
         async with loopback_host() as host:
             await host.connect(name)
+
+
+async def test_names_that_nobody_answers_for_leave_threads_for_others(monkeypatch):
+    """Such a lookup keeps its thread for half a minute, when the dial has long been given up."""
+    answered = threading.Event()
+
+    def look_up(*args: Any, **kwargs: Any) -> list[Any]:
+        answered.wait(PATIENCE)
+        return []
+
+    async def dial() -> None:
+        nobody = peer_id_of(create_new_key_pair())
+        with pytest.raises(PeerError, match="did not answer"):
+            await host.connect(f"/dns4/node.example/tcp/1/p2p/{nobody}")
+
+    threads = int(trio.to_thread.current_default_thread_limiter().total_tokens)
+    async with loopback_host(dial_timeout=0.5) as host:
+        monkeypatch.setattr(addresses_module.socket, "getaddrinfo", look_up)
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(threads):
+                    nursery.start_soon(dial)
+            with trio.fail_after(PATIENCE / 2):
+                await trio.to_thread.run_sync(threading.get_ident)
+        finally:
+            answered.set()
 
 
 def test_all_addresses_of_the_machine_are_never_called_0_0_0_0(interfaces):

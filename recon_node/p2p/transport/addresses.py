@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import islice
 from typing import Any, Final
@@ -198,11 +198,14 @@ def host_of(address: str) -> str | None:
     return parts[2] if len(parts) > 2 else None
 
 
-async def resolve(address: Multiaddr) -> list[Multiaddr]:
+async def resolve(
+    address: Multiaddr, lookups: trio.CapacityLimiter | None = None
+) -> list[Multiaddr]:
     """Return the addresses that an address with a DNS name stands for; others as they are.
 
     The TXT records of a `/dnsaddr` are addresses, as in libp2p. The caller must limit the time,
-    since the DNS has no limit of its own.
+    since the DNS has no limit of its own: a lookup that nobody waits for any more keeps its thread
+    until the DNS gives up. With `lookups`, it is one of these, and not one that others need.
 
     Raises:
         PeerError: the name does not resolve.
@@ -216,8 +219,11 @@ async def resolve(address: Multiaddr) -> list[Multiaddr]:
         return [address]
     name = address.value_for_protocol(first.name)
     try:
-        infos = await trio.socket.getaddrinfo(
-            name, None, family=_DNS_FAMILIES[first.name], type=socket.SOCK_STREAM
+        look_up = partial(socket.getaddrinfo, name, None, family=_DNS_FAMILIES[first.name])
+        infos = await trio.to_thread.run_sync(
+            partial(look_up, type=socket.SOCK_STREAM),
+            abandon_on_cancel=True,  # type: ignore[call-arg]  # stubs of trio 0.22
+            limiter=lookups,
         )
     except OSError as error:
         raise PeerError(f"cannot find the host {name} of {address}: {error.strerror}") from None

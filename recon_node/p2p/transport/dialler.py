@@ -25,6 +25,8 @@ KEY_HINT: Final = " (it may not have this node's swarm key)"
 NOISE_HINT: Final = " (it may be in a private network: this node has no swarm key)"
 """For a node on an open network: whatever is encrypted with a key looks like noise."""
 
+LOOKUPS: Final = 32
+"""Maximum names that are looked up at once."""
 _ADDRESS_TTL: Final = 24 * 3600
 """Seconds for which the library keeps an address that worked."""
 
@@ -43,6 +45,7 @@ class Dialler:
         self._timeout = settings.dial_timeout
         self._is_local = all(map(is_loopback, settings.listen))
         self._hint = KEY_HINT if is_private else ""
+        self._lookups = trio.CapacityLimiter(LOOKUPS)
 
     async def dial(self, address: Multiaddr, peer_id: ID) -> None:
         """Connect to a peer, and note at which address it was reached.
@@ -67,7 +70,7 @@ class Dialler:
     async def _resolve(self, address: Multiaddr) -> list[Multiaddr]:
         """Return what an address stands for: nothing on this machine, unless it says so itself, or
         this node is for this machine only. Whoever gives a name chooses what it resolves to."""
-        resolved = await resolve(address)
+        resolved = await resolve(address, self._lookups)
         if not self._is_local and not is_loopback(str(address)):
             resolved = [
                 candidate
