@@ -418,6 +418,8 @@ def _stop_on_signals(runner: "Runner") -> None:
         if not finishes or number in received:
             runner.clean()
             with suppress(RuntimeError):  # interrupted in the midst of a write
+                if not finishes:
+                    runner.report_stopped()
                 sys.stdout.flush()
             os._exit(128 + number if finishes else 0)
         received.append(number)

@@ -160,10 +160,11 @@ class Runner:
         self._on_event("stopping", facts)
 
     def report_stopped(self) -> None:
-        """Report the end."""
-        seconds = round(time.monotonic() - self._started, 3)
-        position = 0 if self._tables is None else self._tables.raw_position
-        self._on_event("stopped", {"position": position, "rows": self._rows, "seconds": seconds})
+        """Report the end of a run that has opened the tables."""
+        if self._tables is not None:
+            seconds, position = time.monotonic() - self._started, self._tables.raw_position
+            facts = {"position": position, "rows": self._rows, "seconds": round(seconds, 3)}
+            self._on_event("stopped", facts)
 
     def clean(self) -> None:
         """Delete the tables if they are temporary."""

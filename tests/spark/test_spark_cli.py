@@ -266,6 +266,7 @@ def test_a_stop_while_spark_starts(full_node: Node, tmp_path: Path) -> None:
         wait_until(lambda: bool(processes_under(run.process.pid)), "Java is starting")
         others = processes_under(run.process.pid)
         run.process.send_signal(signal.SIGINT)
+        assert run.next("stopped")["rows"] == 0
         assert run.process.communicate(timeout=PATIENCE) == ("", "")
         assert run.process.returncode == 0
         await_end_of(others, "Java is gone too")
