@@ -14,10 +14,9 @@ from deltalake import DeltaTable
 from pyarrow import flight
 from spark_helpers import EPOCH as EPOCH
 from spark_helpers import feed_rows, read_on
-from spark_samples import scenario
+from spark_samples import TRAP
 from support import sdk_sample
 
-from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.serve import flight_server
@@ -31,9 +30,7 @@ from spark_sink.tables.tables import Tables
 
 def rows_of_scenario(more: int = 0) -> pa.Table:
     """The feed of all traps, and of so many events of the sample."""
-    traps = scenario()
-    events: list[Event] = [*traps.events, *sdk_sample.events()[:more]]
-    return feed_rows(events, traps.times)
+    return feed_rows([*TRAP.events, *sdk_sample.events()[:more]], TRAP.times)
 
 
 def fill(directory: Location, rows: pa.Table, names: Iterable[str] = DERIVED) -> None:

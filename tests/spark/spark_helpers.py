@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from spark_oracle import table_rows
-from spark_samples import Scenario
+from spark_samples import TRAP, Scenario
 from support import forking
 from support.waiting import kept_port, post_events, wait_until
 
@@ -197,6 +197,10 @@ def feed_rows(
         for position, event in enumerate(events, 1)
     ]
     return pa.Table.from_pylist(rows, schema=FEED)
+
+
+ROWS = feed_rows(TRAP.events, TRAP.times)
+"""The feed of all traps."""
 
 
 def filled(

@@ -160,3 +160,7 @@ def poison(all_: Scenario, model: Event) -> None:
     all_.add(document(of, ["no", "object"], b"list"), model_event(KEY, {"version": "9.9"}))
     all_.add(document(StreamId(3, init.cid), {"of": "no model"}, b"odd"))
     all_.anchor(last, 1_600_000_000)
+
+
+TRAP = scenario()
+"""Not to be changed."""

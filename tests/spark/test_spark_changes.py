@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 from deltalake import DeltaTable
-from spark_helpers import EPOCH, Served, feed_rows, filled, invoked, read_on, silent, told
-from spark_samples import scenario
+from spark_helpers import EPOCH, ROWS, Served, feed_rows, filled, invoked, read_on, silent, told
 from support import forking
 
 from recon_node.ceramic import Event
@@ -23,9 +22,6 @@ from spark_sink.tables import retention
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.tables import Tables
 from spark_sink.upkeep.maintenance import rebuild
-
-SCENARIO = scenario()
-ROWS = feed_rows(SCENARIO.events, SCENARIO.times)
 
 
 def asked(name: str, tables: Path, *options: object, code: int = 0) -> Result:

@@ -22,7 +22,7 @@ from spark_helpers import (
 )
 from spark_oracle import assert_each_row_once, assert_tables, table_rows
 from spark_runs import CHILD, kill, running
-from spark_samples import scenario
+from spark_samples import TRAP
 
 from recon_node.ceramic import parse_event
 from recon_node.ipld import CID
@@ -86,8 +86,7 @@ def test_kills_of_the_driver_and_half_as_many_of_the_node(node, sample, tmp_path
     events is followed by one that merges small files.
     """
     rng = random.Random(7)
-    trap = scenario()
-    events = [*trap.events, *sample]
+    events = [*TRAP.events, *sample]
     options = ["--url", node.url, "--tables", str(place), "--max-rows-per-batch", "9"]
     small = (CHILD, "none", tmp_path)
     environ = environment_for(place, tmp_path / "state")

@@ -3,9 +3,9 @@
 from contextlib import suppress
 
 import pytest
-from spark_helpers import EPOCH, Bomb, KilledError, feed_rows, filled, read_on
+from spark_helpers import EPOCH, ROWS, Bomb, KilledError, feed_rows, filled, read_on
 from spark_oracle import assert_tables
-from spark_samples import DEFINITION, KEY, change, document, replace, scenario
+from spark_samples import DEFINITION, KEY, change, document, replace
 
 from recon_node.ceramic.builder import model_event
 from spark_sink.derive import derivation as derive
@@ -13,8 +13,6 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.tables.sink_table import SinkTable
 from spark_sink.tables.tables import Tables
 
-TRAP = scenario()
-ROWS = feed_rows(TRAP.events, TRAP.times)
 # Several batches, so that there are rows to keep and rows to change.
 CUTS = (12, 20, len(ROWS))
 

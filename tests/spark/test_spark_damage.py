@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from spark_helpers import Node, NodeProcesses, told
 from spark_oracle import assert_tables
-from spark_samples import scenario
+from spark_samples import TRAP
 
 from spark_sink.errors import TablesError, cannot_open, cannot_write, one_line
 from spark_sink.run.pipeline import Sink
@@ -33,7 +33,7 @@ def empty(file: Path) -> None:
 def node(node_processes: NodeProcesses, tmp_path_factory: pytest.TempPathFactory) -> Node:
     """A node with the events of the scenario; not to be changed."""
     node = Node(node_processes, tmp_path_factory.mktemp("full") / "node")
-    node.add_scenario(scenario())
+    node.add_scenario(TRAP)
     return node
 
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from spark_helpers import EPOCH, feed_rows, read_on
+from spark_helpers import EPOCH, ROWS, read_on
 from spark_oracle import table_rows
-from spark_samples import scenario
 from support.kafka_broker import Broker, broker
 from support.waiting import finished
 
@@ -24,8 +23,6 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.tables.tables import Tables
 
 pytestmark = pytest.mark.long
-SCENARIO = scenario()
-ROWS = feed_rows(SCENARIO.events, SCENARIO.times)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from nacl.signing import SigningKey
 from pyspark.sql import SparkSession
 from spark_helpers import PATIENCE, Node, feed_rows, ran, told
 from spark_oracle import assert_tables, table_rows
-from spark_samples import scenario
+from spark_samples import TRAP
 from support.waiting import wait_until
 
 from recon_node.ceramic import Event
@@ -137,8 +137,7 @@ def test_ended_between_two_tables_a_batch_counts_once(pipeline, monkeypatch):
 
     tests/spark/test_spark_crashes.py has every step, without Spark.
     """
-    trap = scenario()
-    pipeline.node.add_scenario(trap)
+    pipeline.node.add_scenario(TRAP)
     sink = pipeline.sink()
 
     def die(*_: object) -> None:
@@ -150,7 +149,7 @@ def test_ended_between_two_tables_a_batch_counts_once(pipeline, monkeypatch):
     assert pipeline.reports == []
     assert [(r.batch, r.rows) for r in pipeline.run_once()] == [(0, 0)]
     assert pipeline.versions() == [1] * 6
-    pipeline.assert_right(len(trap.events))
+    pipeline.assert_right(len(TRAP.events))
 
 
 def test_lost_events_and_another_log_are_loud(pipeline, sample, tmp_path):

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_helpers import EPOCH, feed_rows, filled, printed, read_on, told
+from spark_helpers import EPOCH, ROWS, feed_rows, filled, printed, read_on, told
 from spark_oracle import table_rows
-from spark_samples import KEY, document, scenario
+from spark_samples import KEY, TRAP, document
 from support import forking
 from support.postgres_server import Server, server
 from test_spark_views import DEFINITION, OF, history
@@ -21,8 +21,6 @@ from recon_node.ipld import CID
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables.tables import Tables
 
-SCENARIO = scenario()
-ROWS = feed_rows(SCENARIO.events, SCENARIO.times)
 SCHEMA = "ceramic"
 
 
@@ -66,7 +64,7 @@ def test_a_table_is_followed(database: Server, tmp_path: Path) -> None:
         assert_is_the_table(database, tmp_path)
     assert exported(database, tmp_path) == []
     nul = document(OF, {"t": "a\0b", "n\0": ["\0"]}, b"nul")
-    read_on(sink, feed_rows([*SCENARIO.events, nul], SCENARIO.times))
+    read_on(sink, feed_rows([*TRAP.events, nul], TRAP.times))
     [copied] = exported(database, tmp_path)
     assert copied["rows"] == 1
     assert_is_the_table(database, tmp_path)
@@ -82,7 +80,7 @@ def test_every_table_can_be_copied(database: Server, tmp_path: Path) -> None:
         [(count,)] = database.ask(f"SELECT count(*) FROM {SCHEMA}.{name}")
         assert count == len(table_rows(tmp_path, name))
     [(car,)] = database.ask(f"SELECT car FROM {SCHEMA}.raw_events WHERE position = 1")
-    assert car == SCENARIO.events[0].car
+    assert car == TRAP.events[0].car
     dimensions, previous = (
         f"SELECT dimensions FROM {SCHEMA}.stream_tips WHERE stream_type = 2 LIMIT 1",
         f"SELECT previous FROM {SCHEMA}.conclusion_events WHERE cardinality(previous) = 2",

@@ -9,9 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from spark_helpers import EPOCH, Bomb, KilledError, feed_rows, filled, read_on
+from spark_helpers import EPOCH, ROWS, Bomb, KilledError, feed_rows, filled, read_on
 from spark_oracle import assert_tables
-from spark_samples import scenario
 
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
@@ -145,8 +144,6 @@ def test_as_little_in_memory_as_can_be(tmp_path: Path, monkeypatch: pytest.Monke
         ("tables.raw_files._MIN_STREAMS", 1),
     ):
         monkeypatch.setattr(f"spark_sink.{name}", least)
-    trap = scenario()
-    rows = feed_rows(trap.events, trap.times)
     crashes = 0
     for call in (1, 2, 4, 1000):
         sink = Sink(Tables(tmp_path, EPOCH))
@@ -154,8 +151,8 @@ def test_as_little_in_memory_as_can_be(tmp_path: Path, monkeypatch: pytest.Monke
         bomb = Bomb(table.revise, call, after=call % 2 == 0)
         with monkeypatch.context() as patch, suppress(KilledError):
             patch.setattr(table, "revise", bomb)
-            for end in (12, 20, len(rows)):
-                read_on(sink, rows.slice(0, end))
+            for end in (12, 20, len(ROWS)):
+                read_on(sink, ROWS.slice(0, end))
         crashes += bomb.went_off
     assert crashes > 1
-    assert_tables(tmp_path, rows.to_pylist())
+    assert_tables(tmp_path, ROWS.to_pylist())

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from spark_helpers import EPOCH, feed_rows, filled, told
+from spark_helpers import EPOCH, ROWS, filled, told
 from spark_oracle import assert_tables
-from spark_samples import scenario
 
 from spark_sink.errors import TablesError, store_fault
 from spark_sink.run.pipeline import Sink
@@ -27,8 +26,6 @@ from spark_sink.tables.location import (
 from spark_sink.tables.sink_table import SinkTable
 from spark_sink.tables.tables import STAGING_DIR, Tables, lock
 
-TRAP = scenario()
-ROWS = feed_rows(TRAP.events, TRAP.times)
 AZURE_WITH_A_WRONG_KEY = {"AZURE_STORAGE_ACCOUNT_NAME": "name", "AZURE_STORAGE_ACCOUNT_KEY": "x"}
 
 

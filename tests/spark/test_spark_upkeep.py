@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from spark_helpers import (
     EPOCH,
+    ROWS,
     Bomb,
     KilledError,
     Node,
@@ -30,7 +31,7 @@ from spark_helpers import (
     told,
 )
 from spark_oracle import KEYS, assert_tables
-from spark_samples import scenario
+from spark_samples import TRAP
 
 from recon_node.ceramic import Event
 from spark_sink.derive import child_process
@@ -53,8 +54,6 @@ def fill(directory: Path, rows: pa.Table, cuts: int = 2) -> Sink:
     return filled(directory, rows, *(len(rows) * i // cuts for i in range(1, cuts + 1)))
 
 
-TRAP = scenario()
-TRAP_ROWS = feed_rows(TRAP.events, TRAP.times)
 # Of the tables that a rebuild puts in their places: the first, one in the middle, the last.
 SWAPS = (1, 3, len(TABLES))
 
@@ -63,7 +62,7 @@ SWAPS = (1, 3, len(TABLES))
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables with the first 20 of the scenario's rows; to be copied."""
     directory = tmp_path_factory.mktemp("begun")
-    fill(directory, TRAP_ROWS.slice(0, 20))
+    fill(directory, ROWS.slice(0, 20))
     return directory
 
 
@@ -140,7 +139,7 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
 def test_a_derived_table_is_made_anew(begun, tmp_path, monkeypatch, name):
     """In one commit, after which it goes on as if nothing had been."""
     monkeypatch.setattr(maintenance, "COMMAND", child_process.COMMAND)
-    rows = TRAP_ROWS
+    rows = ROWS
     shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
     table = DeltaTable(tmp_path / name)
     table.delete(f"{TABLES[name].key} IS NOT NULL")
@@ -209,7 +208,7 @@ def test_a_rebuild_of_all_that_is_killed_while_it_puts_tables_in_their_places(
     tmp_path, monkeypatch, begun, again
 ):
     """No derived table is ahead of raw_events then, though the node is."""
-    rows = TRAP_ROWS
+    rows = ROWS
     for call in SWAPS:
         directory = tmp_path / str(call)
         shutil.copytree(begun, directory)
@@ -229,7 +228,7 @@ def test_a_rebuild_of_all_that_is_killed_while_it_puts_tables_in_their_places(
 
 def test_raw_events_that_were_lost_are_read_again(tmp_path, monkeypatch, begun):
     """The other tables are ahead of it, whether it is missing or new: raw_events comes first."""
-    rows = TRAP_ROWS
+    rows = ROWS
     for call in SWAPS:
         directory = tmp_path / str(call)
         shutil.copytree(begun, directory)
@@ -385,28 +384,28 @@ ADDED = ("time", "chain_id", "delivered_at", "fault")
 
 
 def test_a_table_of_the_first_version_with_anchors_must_be_read_again(tmp_path: Path) -> None:
-    filled(tmp_path, TRAP_ROWS, names=())
+    filled(tmp_path, ROWS, names=())
     make_old(tmp_path, RAW, *ADDED)
     with pytest.raises(
         TablesError, match=r"of its 6 time events.*rebuild raw_events --tables .* --url URL"
     ):
         Tables(tmp_path, EPOCH)
-    rebuild(tmp_path, RAW, Served(TRAP_ROWS), silent)
-    filled(tmp_path, TRAP_ROWS)
-    assert_tables(tmp_path, TRAP_ROWS.to_pylist())
+    rebuild(tmp_path, RAW, Served(ROWS), silent)
+    filled(tmp_path, ROWS)
+    assert_tables(tmp_path, ROWS.to_pylist())
 
 
 def test_a_table_without_times_of_delivery_gets_the_column(tmp_path: Path) -> None:
     """Null is right for its rows, time events included."""
-    times = [datetime(2026, 5, 1, 12, 0, second, 7_000, UTC) for second in range(len(TRAP_ROWS))]
-    at = TRAP_ROWS.schema.get_field_index("delivered_at")
-    column = TRAP_ROWS.schema.field(at)
-    rows = TRAP_ROWS.set_column(at, column, pa.array(times, column.type))
+    times = [datetime(2026, 5, 1, 12, 0, second, 7_000, UTC) for second in range(len(ROWS))]
+    at = ROWS.schema.get_field_index("delivered_at")
+    column = ROWS.schema.field(at)
+    rows = ROWS.set_column(at, column, pa.array(times, column.type))
     half = len(rows) // 2
-    filled(tmp_path, TRAP_ROWS.slice(0, half), names=())
+    filled(tmp_path, ROWS.slice(0, half), names=())
     make_old(tmp_path, RAW, "delivered_at", "fault")
     filled(tmp_path, rows)
-    assert_tables(tmp_path, [*TRAP_ROWS.slice(0, half).to_pylist(), *rows.slice(half).to_pylist()])
+    assert_tables(tmp_path, [*ROWS.slice(0, half).to_pylist(), *rows.slice(half).to_pylist()])
     sql = "SELECT count(*), max(delivered_at) FROM raw_events WHERE delivered_at >= '2026-05-01'"
     last = f"2026-05-01 12:00:{len(rows) - 1:02}.007+00"
     assert asked(tmp_path, sql) == [(len(rows) - half, last)]

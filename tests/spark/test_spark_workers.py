@@ -4,7 +4,7 @@ import pytest
 from spark_helpers import PATIENCE, environment_for
 from spark_oracle import assert_tables
 from spark_runs import CHILD, running
-from spark_samples import scenario
+from spark_samples import TRAP
 
 from spark_sink.tables.location import files_below
 
@@ -16,7 +16,7 @@ SAID = {"fail": "RuntimeError: the trap", "kill": "one of its Python processes w
 @pytest.mark.parametrize(("place", "trap"), [("disk", "fail"), ("s3", "kill")], indirect=["place"])
 def test_a_worker_that_ends_badly(node, sample, tmp_path, place, trap):
     """With a second try Spark goes on; without, the run ends and the next one goes on."""
-    node.add_scenario(scenario(), sample[:150])
+    node.add_scenario(TRAP, sample[:150])
     feed = node.feed()
     tables = place / "tables"
     environ = environment_for(place, tmp_path / "state")
