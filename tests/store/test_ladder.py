@@ -2,7 +2,7 @@
 their order."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -71,26 +71,47 @@ def test_a_batch_in_order_asks_for_a_fixed_number_of_things() -> None:
     assert numbers[0] == numbers[1]
 
 
+def outcome(seed: int, own: float, *, guarded: bool) -> tuple[object, ...]:
+    """What becomes of events of peers, and of the node's own clients, history first or not."""
+    world, random, verdicts = BadWorld(seed), Random(seed), []
+    claims = [claim for event in world.events.values() for claim in world.claims(event)]
+    with opened(guarded=guarded) as log:
+        for batch in [*shuffled(claims, world.random), claims]:
+            named = [(None if random.random() < own else key, car) for key, car in batch]
+            verdicts += log.admit(named)
+            settle_some(log, random, 0.3)
+        return verdicts, log.keys, log.feed, log.marks, log.load_refused()
+
+
 @FEW
 @given(seed=SEEDS, guarded=st.booleans(), own=st.sampled_from([0.0, 0.5, 1.0]))
 def test_the_short_way_leads_where_the_long_one_does(seed: int, guarded: bool, own: float) -> None:
-    """With events of peers, and of the node's own clients, history first or not."""
-    world = BadWorld(seed)
-    claims = [claim for event in world.events.values() for claim in world.claims(event)]
-    batches = [*shuffled(claims, world.random), claims]
-    ends = []
-    for is_short in (True, False):
-        random, verdicts = Random(seed), []
-        with (
-            opened(guarded=guarded) as log,
-            nullcontext() if is_short else patch.object(Ladder, "deliver", return_value=None),
-        ):
-            for batch in batches:
-                named = [(None if random.random() < own else key, car) for key, car in batch]
-                verdicts += log.admit(named)
-                settle_some(log, random, 0.3)
-            ends.append((verdicts, log.keys, log.feed, log.marks, log.load_refused()))
-    assert ends[0] == ends[1]
+    with patch.object(Ladder, "deliver", return_value=None):
+        long = outcome(seed, own, guarded=guarded)
+    assert outcome(seed, own, guarded=guarded) == long
+
+
+@FEW
+@given(seed=SEEDS, guarded=st.booleans(), own=st.sampled_from([0.0, 0.5, 1.0]))
+def test_what_is_remembered_is_what_the_log_has(seed: int, guarded: bool, own: float) -> None:
+    with patch.object(rows, "MAX_KEPT", 0):
+        loaded = outcome(seed, own, guarded=guarded)
+    with patch.object(rows, "MAX_RECENT", 8):
+        few = outcome(seed, own, guarded=guarded)
+    assert outcome(seed, own, guarded=guarded) == few == loaded
+
+
+def test_what_an_event_builds_on_is_remembered() -> None:
+    world, asked = World(1, streams=1, events=5), list[str]()
+    *first, last = world.offers()
+    with opened() as log:
+        for offer in first:
+            log.offer([offer])
+        log.connection.set_trace_callback(asked.append)
+        log.offer([last])
+        [looked_up] = [sql for sql in asked if "short_cid IN" in sql]
+        assert looked_up.upper().count("X'") == 1, "only itself"
+        assert len(log.feed) == len(world.events)
 
 
 @FEW

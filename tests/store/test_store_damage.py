@@ -222,6 +222,7 @@ async def test_a_damaged_row_fails_only_the_event_that_needs_it(tmp_path: Path) 
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         await store.admit_remote([world.offer(first), world.offer(second)])
         edit(tmp_path, "UPDATE events SET name = x'ff' WHERE cid = ?", first.cid)
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:  # which remembers neither
         verdicts = await store.admit_remote([world.offer(above), world.offer(beside)])
         assert [verdict.status for verdict in verdicts] == ["refused", "new"]
         assert "damaged" in (verdicts[0].reason or "")

@@ -52,6 +52,7 @@ from recon_node.store.db.blocks import cut_out_shared, full_size
 from recon_node.store.db.rows import (
     FAULT,
     BatchLoader,
+    Recent,
     delete_records,
     has_releases,
     insert_records,
@@ -160,6 +161,7 @@ class EventLog:
         connection: for statements within a `transaction`.
         limits: how large each share of events may be that cost their maker nothing.
         marks: where the log stands after the last commit.
+        recent: the latest delivered events.
         own_streams: streams of which it is noted that a client wrote to them.
         last_release: the CID of the release that was looked at last.
         evictable: finds what may make room for time events.
@@ -187,6 +189,7 @@ class EventLog:
         self.guarded = guarded
         self.limits = share_limits(settings, guarded=guarded)
         self.own_streams: set[CID] = set()
+        self.recent = Recent()
         self.last_release = b""
         self.evictable = proofs.Evictable()
         self.chains: Collection[str] | None = None
@@ -376,7 +379,7 @@ class Change:
     def __init__(self, log: EventLog, marks: Marks) -> None:
         self._log = log
         self._marks = marks
-        self.loader = BatchLoader(log.connection, log.evictable)
+        self.loader = BatchLoader(log.connection, log.recent, log.evictable)
         self.ladder = Ladder(
             self.loader.known,
             marks,
@@ -485,6 +488,7 @@ def commit_batch(
     if len(log.own_streams) > _OWN_STREAMS:
         log.own_streams.clear()  # to note one again does no harm
     log.own_streams |= new_own
+    log.recent.keep(change.loader.known)
     committed.verdicts, committed.mended = verdicts, mended
     return committed
 

@@ -22,10 +22,11 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from recon_node.ceramic import EventId, EventKind, parse_event
-from recon_node.ceramic.event import INIT
+from recon_node.ceramic.event import INIT, TIME
 from recon_node.ipld import CID, CidError
 from recon_node.store.admission.records import (
     DELIVERED,
@@ -58,6 +59,10 @@ FAULT: Final = "(SELECT reason FROM faults WHERE faults.id = events.id)"
 _OF_POSITIONS: Final = (
     "SELECT position, reason FROM events CROSS JOIN faults USING (id) WHERE position IN (?)"
 )
+MAX_RECENT: Final = 4096
+"""Delivered events that are remembered between batches, of about 600 bytes each."""
+MAX_KEPT: Final = 256
+"""Of these, the events of one batch: a long one brings most of what it builds on."""
 BEGINNING: Final = -1
 """Before the row of any waiter."""
 
@@ -430,6 +435,39 @@ def select_guarded(connection: sqlite3.Connection, after: int) -> list[int]:
     return [row for (row,) in rows]
 
 
+class Recent:
+    """The latest delivered events that batches knew: what comes next mostly builds on these.
+
+    Their records do not change any more, and no other EventId of theirs is taken.
+    """
+
+    def __init__(self) -> None:
+        self._events: dict[CID, tuple[Record, StreamRecord | None]] = {}
+
+    def keep(self, known: Known) -> None:
+        """Remember the latest of a batch that is committed."""
+        if len(self._events) >= MAX_RECENT:
+            self._events.clear()
+        for record in islice(reversed(known.touched.values()), MAX_KEPT):
+            if record.state is not DELIVERED or record.kind is TIME or record.cid in known.refused:
+                continue
+            if len(known.records_of(record.cid)) == 1:
+                record.logged_state, record.event, record.builds_on = DELIVERED, None, ()
+                self._events[record.cid] = record, known.streams.get(record.cid)
+
+    def recall(self, cids: Collection[CID], known: Known) -> list[CID]:
+        """Tell what is remembered of some events; return the others."""
+        found = self._events.keys() & cids
+        if not found:
+            return list(cids)
+        for cid in found:
+            record, stream = self._events[cid]
+            known.adopt([record])
+            if stream is not None:
+                known.streams[cid] = stream
+        return [cid for cid in cids if cid not in found]
+
+
 class BatchLoader:
     """Answers what a batch has to know, within its transaction, by a handful of queries: not by
     thousands for 1,000 events.
@@ -440,8 +478,11 @@ class BatchLoader:
             are.
     """
 
-    def __init__(self, connection: sqlite3.Connection, evictable: Evictable) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, recent: Recent, evictable: Evictable
+    ) -> None:
         self._connection = connection
+        self._recent = recent
         self._evictable = evictable
         self._room = MAX_WAITERS
         self.releases: dict[CID, int] = {}
@@ -504,6 +545,7 @@ class BatchLoader:
         if not missing:
             return
         known.events.update(missing)
+        missing = self._recent.recall(missing, known)
         records = select_records_of(self._connection, missing)
         self._adopt(records)
         inits = list({record.cid for record in records if record.kind is EventKind.INIT})
