@@ -275,6 +275,8 @@ class Intake:
         try:
             await self._writer.commit(change)
             self._failed_releases = 0
+            if not self._has_releases:
+                self._release_fault = ""  # it is over
         except Exception as error:
             self._failed_releases += 1
             self._release_at = trio.current_time() + _PAUSES.wait(self._failed_releases)

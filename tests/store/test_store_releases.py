@@ -9,6 +9,7 @@ import pytest
 import trio
 from bare_log import QUICK, BareLog
 from store_helpers import KEYS, NETWORK, World, feed_of
+from structlog.testing import capture_logs
 from support.forging import forged
 from support.time_events import time_event
 
@@ -19,6 +20,7 @@ from recon_node.store import StoreSettings, intake, open_store
 from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.records import Inquiry, Record
 from recon_node.store.db import rows, sql
+from recon_node.store.db.log import Committed, EventLog
 from recon_node.store.db.settling import commit_releases
 from recon_node.store.intake import Intake
 
@@ -153,6 +155,42 @@ async def test_a_release_over_which_the_node_fails_holds_up_no_other_event(tmp_p
     async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
         with trio.fail_after(60):
             await store.wait_for_feed(8 * 7)
+
+
+async def test_after_a_fault_that_is_over_releases_go_together_again(tmp_path, monkeypatch):
+    """And if it comes back, it is logged again."""
+    monkeypatch.setattr(rows, "MAX_WAITERS", 4)
+    monkeypatch.setattr(intake, "_PAUSES", Backoff(0.01, 0.01))
+    world = World(0, streams=0, events=0)
+    inits = [world.start(KEYS[0], bytes([n])) for n in range(2)]
+    waiting = {
+        init.cid: [world.extend(init.cid, [init.cid], n) for n in range(6)] for init in inits
+    }
+    move, faults, modes = Ladder._move_held, [KeyError("a bug")], []
+
+    def fail(self: Ladder, record: Record) -> Inquiry[bool]:
+        if record.cid in last and faults:
+            raise faults.pop()
+        return (yield from move(self, record))
+
+    def step(log: EventLog, *, alone: bool = False) -> Committed:
+        modes.append(alone)
+        return commit_releases(log, alone=alone)
+
+    last = {events[-1].cid for events in waiting.values()}
+    monkeypatch.setattr(intake, "commit_releases", step)
+    async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+        await store.admit_remote([*map(world.offer, chain(*waiting.values()))])
+        monkeypatch.setattr(Ladder, "_move_held", fail)
+        with trio.fail_after(60), capture_logs() as logs:
+            for head, init in zip((7, 14), inits, strict=True):
+                modes.clear()
+                await store.admit_remote([world.offer(init)])
+                await store.wait_for_feed(head - 1)
+                assert modes == [False, True]
+                faults.append(KeyError("a bug"))
+    errors = [entry for entry in logs if entry["log_level"] == "error"]
+    assert len(errors) == 2
 
 
 async def not_ahead(_intake: Intake, _batch: object) -> None:
