@@ -13,8 +13,7 @@ apply to short texts only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urljoin
 
 from recon_node.streams.schema_price import (
@@ -26,6 +25,7 @@ from recon_node.streams.schema_price import (
     elsewhere,
     needs_backtracking,
     parts_of,
+    steps_below,
     target_of,
 )
 
@@ -46,6 +46,9 @@ _REF_IS_ALONE: Final = (*_OLDEST, "draft-07")
 """Drafts in which nothing else counts beside `$ref`."""
 MAX_BACKTRACKED: Final = 1_000
 """Characters of a text that is matched with look-around; a longer one does not match."""
+MAX_ADDRESSES: Final = 4_000_000
+"""Characters of all addresses and JSON Pointers that references are looked up by: parts of a schema
+share what leads to them, and a text of it for each would take a thousand times the schema."""
 _CLASSES: Final = {
     r"\d": "0-9",
     r"\D": r"\u0000-/:-\u{10ffff}",
@@ -152,6 +155,21 @@ def _as_in_javascript(pattern: str) -> str:
     return re.sub(r"\\.|[\[\]]", written_out, pattern, flags=re.DOTALL)
 
 
+class _Path(NamedTuple):
+    """Leads from a schema to a part of it: to the one above it, and the last step."""
+
+    above: _Path | None
+    step: str
+
+    def __str__(self) -> str:
+        steps = []
+        path: _Path | None = self
+        while path is not None:
+            steps.append(path.step)
+            path = path.above
+        return "".join(reversed(steps))
+
+
 class _Places:
     """What the references in a schema may mean: places in it, by address.
 
@@ -163,24 +181,34 @@ class _Places:
         self._ref_is_alone = ref_is_alone
         self._pointers = {"": "#"}  # by address, with a fragment for an anchor
         self._bases: dict[int, str] = {}  # by the id of a part
-        todo: list[tuple[str, str, Any]] = [("", "#", schema)]
+        self._left = MAX_ADDRESSES
+        todo: list[tuple[str, _Path, Any]] = [("", _Path(None, "#"), schema)]
         while todo:
             base, path, part = todo.pop()
             if isinstance(part, dict):
                 base = self._bases[id(part)] = self._add(base, path, part)
-                todo += [(base, *below) for below in _below(path, part)]
+                todo += [(base, _Path(path, step), below) for step, below in steps_below(part)]
 
-    def _add(self, base: str, path: str, part: dict[str, Any]) -> str:
+    def _add(self, base: str, path: _Path, part: dict[str, Any]) -> str:
         """Note the names of a part, and return the address against which it is read."""
         address = part.get(self._own)
         if isinstance(address, str) and not (self._ref_is_alone and "$ref" in part):
             resource, _, name = _joined(base, address).partition("#")
             base = resource
-            self._pointers[f"{base}#{name}" if name else base] = path
+            self._note(f"{base}#{name}" if name else base, path)
         for keyword in _ANCHORS:
             if isinstance(anchor := part.get(keyword), str):
-                self._pointers[f"{base}#{anchor}"] = path
+                self._note(f"{base}#{anchor}", path)
         return base
+
+    def _note(self, address: str, path: _Path) -> None:
+        self._pointers[address] = pointer = str(path)
+        self._count(address, pointer)
+
+    def _count(self, *texts: str) -> None:
+        self._left -= sum(map(len, texts))
+        if self._left < 0:
+            raise SchemaError(f"its references take more than {MAX_ADDRESSES:,} characters")
 
     @property
     def are_of_one_resource(self) -> bool:
@@ -195,7 +223,9 @@ class _Places:
         pointer = self._pointers.get(resource if is_pointer else address)
         if pointer is None:
             raise elsewhere(reference)
-        return pointer + fragment if is_pointer else pointer
+        pointer += fragment if is_pointer else ""
+        self._count(address, pointer)
+        return pointer
 
 
 def _joined(base: str, reference: str) -> str:
@@ -205,21 +235,3 @@ def _joined(base: str, reference: str) -> str:
         return urljoin(base, reference)
     except ValueError:
         raise elsewhere(reference) from None
-
-
-def _below(path: str, part: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The schemas in a part, each with its JSON Pointer."""
-    for keyword, is_by_name in _ALL.items():
-        value = part.get(keyword)
-        below = f"{path}/{keyword}"
-        if isinstance(value, list) and not is_by_name:
-            yield from ((f"{below}/{number}", item) for number, item in enumerate(value))
-        elif isinstance(value, dict) and is_by_name:
-            yield from ((f"{below}/{_token(name)}", member) for name, member in value.items())
-        else:
-            yield below, value
-
-
-def _token(name: str) -> str:
-    """A name in a JSON Pointer within a URI."""
-    return name.replace("~", "~0").replace("/", "~1").replace("%", "%25")

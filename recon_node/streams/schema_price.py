@@ -28,7 +28,7 @@ from urllib.parse import unquote
 
 from recon_node.ipld import CID
 from recon_node.streams.json_patch import parse_pointer
-from recon_node.streams.json_values import JsonPatchError
+from recon_node.streams.json_values import JsonPatchError, weigh_text
 
 # Keywords with schemas; True: in an object by name. These check the content itself ...
 HERE: Final = {
@@ -57,7 +57,7 @@ MAX_PATTERNS: Final = 30_000
 """Cost of a schema's patterns for each byte of content. A unit takes up to 150 bytes of memory."""
 
 MAX_MEMORY: Final = 64 * 1024
-"""KiB that the compiled patterns of a schema hold, at most."""
+"""KiB that the compiled patterns of a schema hold, and the paths to its parts, each at most."""
 
 _CALL: Final = 1_000
 """Cost of any check."""
@@ -108,6 +108,8 @@ characters but a few is small; one of a Unicode property takes up to 130 KiB. To
 either takes the time in which eight of these are compiled."""
 _LARGEST: Final = 4_096
 """KiB of the largest pattern that the engine accepts."""
+_PATHS_PER_KIB: Final = 512
+"""Bytes of paths for which the engine holds a KiB."""
 _UNICODE: Final = re.compile(r"\\[pP]|-\s*(?:[^\x00-\x7f]|\\[xuU])")
 _NEGATED: Final = re.compile(r"\\[WDS]|\[\^")
 _IGNORES_CASE: Final = re.compile(r"\(\?[a-zA-Z]*i")
@@ -116,6 +118,7 @@ _NEEDS_BACKTRACKING: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _SCHEMAS: Final = {**HERE, **EITHER, **EACH}
+_PARTS: Final = {**_SCHEMAS, **ASIDE}
 _DATA: Final = ("const", "enum", "required", "dependentRequired", "type")
 
 
@@ -136,7 +139,7 @@ class _Price(NamedTuple):
         texts: the cost of what else reads texts, for each `_BYTES` bytes.
         backtracking: patterns with look-around.
         regexes: its patterns.
-        memory: that its compiled patterns hold, in KiB.
+        memory: that its compiled patterns hold, in KiB; of the whole schema, with the paths.
         levels: of nesting.
     """
 
@@ -249,7 +252,10 @@ class _Unfolding:
             raise SchemaError("it refers to itself and has 'unevaluated...': not supported")
         if price.patterns > MAX_PATTERNS or price.memory > MAX_MEMORY:
             raise SchemaError("its patterns take too much memory")
-        return price
+        paths = _of_paths(self._schema)
+        if paths > MAX_MEMORY:
+            raise SchemaError("too many of its parts are below long names")
+        return price._replace(memory=price.memory + paths)
 
     def members(self) -> dict[str, _Price]:
         """The price of what `properties` has for each name."""
@@ -427,6 +433,38 @@ def parts_of(schema: Any, keywords: Mapping[str, bool]) -> Iterator[Any]:
             yield from value.values()
         elif isinstance(value, dict):
             yield value
+
+
+def steps_below(part: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the schemas in a part, each with the step to it: the end of its JSON Pointer."""
+    for keyword, is_by_name in _PARTS.items():
+        value = part.get(keyword)
+        if isinstance(value, list) and not is_by_name:
+            yield from ((f"/{keyword}/{number}", item) for number, item in enumerate(value))
+        elif isinstance(value, dict) and is_by_name:
+            yield from ((f"/{keyword}/{_token(name)}", item) for name, item in value.items())
+        elif value is not None:
+            yield f"/{keyword}", value
+
+
+def _token(name: str) -> str:
+    """A name in a JSON Pointer within a URI."""
+    return name.replace("~", "~0").replace("/", "~1").replace("%", "%25")
+
+
+def _of_paths(schema: dict[str, Any]) -> int:
+    """KiB of the paths to all keywords of a schema: the engine keeps a text of each."""
+    size = 0
+    todo: list[tuple[int, Any]] = [(0, schema)]
+    while todo:
+        above, part = todo.pop()
+        size += above
+        if isinstance(part, dict):
+            size += sum(above + len(keyword) for keyword in part)
+            if isinstance(names := part.get("dependentRequired"), dict):
+                size += above * len(names)
+            todo += [(above + weigh_text(step), below) for step, below in steps_below(part)]
+    return size // _PATHS_PER_KIB
 
 
 def elsewhere(reference: str) -> SchemaError:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 from contextlib import suppress
 from itertools import combinations
 from typing import Any
@@ -384,6 +385,43 @@ def test_patterns_of_many_characters_take_memory(pattern: str, few: int, too_man
     assert DocumentSchema(_patterns(pattern, few)).memory <= 64 * 1024
     with pytest.raises(SchemaError, match="its patterns take too much memory"):
         DocumentSchema(_patterns(pattern, too_many))
+
+
+def _each(keyword: str, value: str) -> list[dict[str, str]]:
+    return [{keyword: value} for _ in range(4_000)]
+
+
+LONG = "%" * 30_000 + "😀"
+"""In a JSON Pointer it takes twelve times the memory, as `%25` and in a wider encoding."""
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({LONG: {"anyOf": [True] * 10_000}}, "below long names"),
+        ({LONG: {"dependentRequired": {f"{n}": [] for n in range(3_000)}}}, "below long names"),
+        ({LONG: {"allOf": [{"$anchor": f"{n}"} for n in range(3_000)]}}, "its references take"),
+        ({LONG: {"$anchor": "a"}, "b": {"allOf": _each("$ref", "#a")}}, "its references take"),
+        ({"a": {"$id": LONG, "allOf": _each("$id", "#")}}, "its references take"),
+    ],
+)
+def test_what_leads_to_parts_is_not_written_for_each(schema: Any, reason: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(SchemaError, match=reason):
+            DocumentSchema(properties(**schema))
+        assert tracemalloc.get_traced_memory()[1] < 30e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_engine_keeps_the_path_to_each_part() -> None:
+    of_short, of_long = (
+        DocumentSchema(properties(**{name: {"anyOf": [True] * 500}})).memory
+        for name in ("a", "a" * 10_000)
+    )
+    assert of_short < 50
+    assert of_long > 5_000  # which counts for how many schemas are kept
 
 
 NODE = properties(name={"type": "string"}, nodes={"items": {"$ref": "#/$defs/node"}})
