@@ -27,7 +27,7 @@ _MAX_COLUMNS: Final = 1_000
 _MAX_DEPTH: Final = 12
 """The depth of the type of such a column."""
 _MAX_FIELDS: Final = 2_000
-"""The fields of the types of all such columns."""
+"""The fields of the types of all such columns; an object that has more of its own is JSON."""
 MAX_VALUES: Final = 1_000_000
 """In the objects and lists of a row."""
 _MAX_MISFITS: Final = 20
@@ -157,13 +157,15 @@ def _shortened(text: str) -> str:
 def _named(kinds: Mapping[str, Kind], taken: frozenset[str]) -> tuple[Column, ...]:
     """Give columns names that all engines accept and can distinguish."""
     used = set(taken)
+    tried: dict[str, int] = {}  # how many underscores the last column of a name got
     columns = []
     for member, kind in kinds.items():
         plain = re.sub(r"\W", "_", member, flags=re.ASCII) or "_"
         if plain.lower().startswith(_OF_DELTA):
             plain = f"field{plain}"
-        names = (plain + "_" * number for number in count())
-        name = next(name for name in names if name.lower() not in used)
+        start = tried.get(plain.lower(), 0)
+        number = next(n for n in count(start) if (plain + "_" * n).lower() not in used)
+        tried[plain.lower()], name = number, plain + "_" * number
         used.add(name.lower())
         columns.append(Column(name, member, kind))
     return tuple(columns)
@@ -280,6 +282,8 @@ class _SchemaReader:
     def _object(self, schema: Mapping[str, Any], above: tuple[str, ...]) -> Kind:
         members = _mapping(schema.get("properties"))
         others = schema.get("additionalProperties")
+        if self.fields + len(members) > _MAX_FIELDS:
+            return _JSON
         if members and not isinstance(others, dict):
             kinds = {name: self.kind(part, above) for name, part in members.items()}
             return _struct_of(_named(kinds, frozenset()))
