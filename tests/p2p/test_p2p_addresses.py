@@ -159,6 +159,20 @@ async def test_names_that_nobody_answers_for_leave_threads_for_others(monkeypatc
             answered.set()
 
 
+async def test_names_are_looked_up_as_idna_2008_spells_them(monkeypatch):
+    asked = []
+
+    def look_up(host, *_, **__):
+        asked.append(host)
+        return [(trio.socket.AF_INET, 0, 0, "", ("192.0.2.7", 0))]
+
+    monkeypatch.setattr(addresses_module.socket, "getaddrinfo", look_up)
+    for name in ("node.example", "straße.example", "ދިވެހި.example"):
+        [found] = await resolve(Multiaddr(f"/dns4/{name}/tcp/4101"))
+        assert str(found) == "/ip4/192.0.2.7/tcp/4101"
+    assert asked == ["node.example", b"xn--strae-oqa.example", b"xn--hqbpi0jcw.example"]
+
+
 def test_all_addresses_of_the_machine_are_never_called_0_0_0_0(interfaces):
     listening = [Multiaddr("/ip4/0.0.0.0/tcp/4101"), Multiaddr("/ip6/::/tcp/4101")]
     loopback = [Multiaddr("/ip4/127.0.0.1/tcp/4101"), Multiaddr("/ip6/::1/tcp/4101")]

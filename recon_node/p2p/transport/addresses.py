@@ -15,6 +15,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import islice
 from typing import Any, Final
 
+import idna
 import trio
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from multiaddr.codecs.domain import Codec as _NamePart  # type: ignore[import-untyped]
@@ -218,8 +219,10 @@ async def resolve(
     if first.name not in _DNS_FAMILIES:
         return [address]
     name = address.value_for_protocol(first.name)
+    # Python's own spelling is of IDNA 2003, by which straße.example is another host.
+    host = name if name.isascii() else idna.encode(name, uts46=True)
     try:
-        look_up = partial(socket.getaddrinfo, name, None, family=_DNS_FAMILIES[first.name])
+        look_up = partial(socket.getaddrinfo, host, None, family=_DNS_FAMILIES[first.name])
         infos = await trio.to_thread.run_sync(
             partial(look_up, type=socket.SOCK_STREAM),
             abandon_on_cancel=True,  # type: ignore[call-arg]  # stubs of trio 0.22
