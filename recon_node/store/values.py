@@ -252,7 +252,8 @@ class StoreSettings:
     """On closing, events submitted before are written for up to this long; the rest are refused."""
     max_waiting: Annotated[int, Setting(), Field(ge=0)] = 1_000_000
     """Maximum events from peers to keep of each kind that costs its maker nothing: those whose
-    init event is missing, and time events whose anchor was not looked up.
+    init event is missing, with time events whose prev is missing, and time events whose anchor was
+    not looked up.
 
     Beyond it, such an event is refused for now, or takes the place of a time event whose
     transaction the chain does not have, or whose chain this node does not ask; no valid event is
