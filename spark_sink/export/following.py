@@ -68,16 +68,23 @@ def follow(
         on_unreachable: called with the reason when the target does not answer; it is tried again.
 
     Raises:
-        SinkError: there is no such table, or the target refuses.
+        SinkError: there is no such table, or the target refuses one, which is said when it has
+            taken in the others.
     """
     for name in names or (STATES,):
         Changes(directory, name, None)  # a wrong name is said before the target is waited for
     pause = _FIRST_PAUSE
     while True:
+        refused: SinkError | None = None
         try:
             for name in names or (STATES, *view_names(directory)):
-                if taken := take(name, partial(Changes, directory, name)):
-                    on_taken(name, taken)
+                try:
+                    if taken := take(name, partial(Changes, directory, name)):
+                        on_taken(name, taken)
+                except TargetUnreachableError:
+                    raise
+                except SinkError as error:  # a stranger's model may be why: it stops no other table
+                    refused = refused or error
         except TargetUnreachableError as error:
             if every is None:
                 raise
@@ -85,6 +92,8 @@ def follow(
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             continue
+        if refused is not None:
+            raise refused
         if every is None:
             return
         pause = _FIRST_PAUSE

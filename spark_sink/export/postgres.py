@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import Any, Final, LiteralString
 
 import psycopg
@@ -216,7 +216,13 @@ class Postgres:
             if name in changed or name not in wanted
         ]
         parts += [SQL("ADD COLUMN {}").format(defined(name)) for name in wanted if name in changed]
-        cursor.execute(SQL("ALTER TABLE {} {}").format(table, SQL(", ").join(parts)))
+        try:
+            cursor.execute(SQL("ALTER TABLE {} {}").format(table, SQL(", ").join(parts)))
+        except psycopg.errors.TooManyColumns:
+            raise SinkError(
+                f"the table {spec.name} cannot get more columns, as the database counts those that "
+                f"were dropped: drop it, and delete its row in {_POSITIONS}, to have it filled anew"
+            ) from None
 
 
 class _Refused:
@@ -361,7 +367,8 @@ def _columns(spec: TableSpec) -> list[_Column]:
     columns = []
     for field in spec.schema:
         short = field.name[: _LONGEST_NAME - 3]
-        names = (short + "_" * number for number in count())
+        numbered = (f"{short[: _LONGEST_NAME - 5]}_{number}" for number in count())
+        names = chain((short + "_" * number for number in range(4)), numbered)
         name = next(name for name in names if name not in used)
         used.add(name)
         columns.append(_Column(name, field.name, *_kind(field)))

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_helpers import EPOCH, ROWS, feed_rows, filled, printed, read_on, told
+from spark_helpers import EPOCH, ROWS, feed_rows, filled, invoked, printed, read_on, told
 from spark_oracle import table_rows
-from spark_samples import KEY, TRAP, document
+from spark_samples import KEY, TRAP, change, document, replace
 from support import forking
 from support.postgres_server import Server, server
-from test_spark_views import DEFINITION, OF, history
+from test_spark_views import DEFINITION, OF, history, model_with
 
+from recon_node.ceramic import Event
 from recon_node.ceramic.builder import model_event
 from recon_node.ipld import CID
 from spark_sink.run.pipeline import Sink
@@ -129,6 +130,43 @@ def test_fields_of_a_model_may_have_the_names_of_columns_of_tables(database, tmp
     exported(database, tmp_path)
     sql = f"SELECT data, event_id, car, xmin_, map FROM {SCHEMA}.posts"
     assert database.ask(sql) == [tuple(fields.values())]
+
+
+def with_view(directory: Path, model: Event, name: str) -> tuple[Sink, list[Event]]:
+    """Tables with a document of a model, and a view of the model."""
+    (member, *_) = model.data["schema"]["properties"]
+    events = [model, document(model.stream_id(), {member: "v"}, b"post")]
+    filled(directory, feed_rows(events), names=["stream_states"])
+    told("view", "create", model.stream_id(), "--as", name, "--tables", directory)
+    sink = Sink(Tables(directory, EPOCH, ["stream_states"]))
+    sink.fill_new_views()
+    return sink, events
+
+
+def test_fields_whose_names_begin_alike_are_columns(database: Server, tmp_path: Path) -> None:
+    """PostgreSQL cuts names at 63 bytes, and takes none twice."""
+    with_view(tmp_path, model_with(["x" * 70 + str(n) for n in range(20)]), "posts")
+    assert exported(database, tmp_path)[-1]["table"] == "posts"
+    assert database.ask(f"SELECT {'x' * 60} FROM {SCHEMA}.posts") == [("v",)]
+    assert len(database.ask(f"SELECT * FROM {SCHEMA}.posts")[0]) > 20
+
+
+def test_a_table_that_the_database_refuses_stops_no_other(database, tmp_path):
+    """The database counts columns that were dropped, and an author can change a model's often."""
+    sink, events = with_view(tmp_path, model_with([f"m{n}" for n in range(900)]), "a")
+    exported(database, tmp_path)
+    later = model_with([f"n{n}" for n in range(900)]).data["schema"]
+    told("view", "create", events[0].stream_id(), "--as", "b", "--tables", tmp_path)
+    read_on(sink, feed_rows([*events, change(events[0], replace("/schema", later))]))
+    sink.fill_new_views()
+    command = ("export", "postgres", "--tables", tmp_path, "--to", database.url, "--once")
+    said = invoked(*command)
+    assert "the table a cannot get more columns" in said.output
+    assert said.exit_code == 1
+    assert database.ask(f"SELECT n1 FROM {SCHEMA}.b") == [(None,)]
+    database.run(f"DROP TABLE {SCHEMA}.a")
+    database.run(f"DELETE FROM {SCHEMA}.spark_sink_positions WHERE name = 'a'")
+    assert [copied["table"] for copied in exported(database, tmp_path)] == ["a"]
 
 
 def test_all_rows_come_again_where_changes_are_gone(database: Server, tmp_path: Path) -> None:
