@@ -19,7 +19,7 @@ from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import StoreSettings, open_store
 from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.records import Share
-from recon_node.store.db.settling import ask_chains, postpone_proofs
+from recon_node.store.db.settling import ask_chains, commit_proofs, postpone_proofs
 
 
 def signed_with(more: str, payload: object, blocks: dict[CID, bytes]) -> tuple[CID, bytes]:
@@ -247,3 +247,19 @@ def test_what_builds_on_many_doubted_proofs_is_walked_through_once(tmp_path: Pat
                 postpone_proofs(log, [(proof, 1_700_000_100.0)], [proof])
             counts.append(len(ticks))
         assert max(counts[1:]) < counts[0] / 5
+
+
+def test_what_was_trusted_again_is_left_out_for_the_next_doubted_proof(tmp_path: Path) -> None:
+    world = World(0, streams=0, events=0)
+    init = world.start(KEYS[0], b"u")
+    anchors = [world.add(time_event(init, init.cid, tx_hash=bytes([n]) * 32)) for n in range(2)]
+    last = world.event_id(world.extend(init.cid, [anchor.cid for anchor in anchors], {}))
+    with closing(BareLog(tmp_path)) as log:
+        log.admit(world.offers())
+        first, second = log.unsettled
+        for proof in (first, second):
+            for _ in range(2):
+                left_out = postpone_proofs(log, [(proof, 1_700_000_100.0)], [proof]).doubted
+            assert last in left_out
+            if proof == first:
+                assert last in commit_proofs(log, [(first, 7)]).trusted
