@@ -89,10 +89,6 @@ class ContentChange(NamedTuple):
     touched: Set[str] | None = None
     is_init: bool = False
 
-    def touches(self, name: str) -> bool:
-        """Whether it may change a member."""
-        return self.touched is None or name in self.touched
-
 
 class ContentRules:
     """The rules for one stream's content, read once from its header and its model.
@@ -254,7 +250,8 @@ class _DocumentRules:
         later = {} if definition.get("version") == "1.0" else definition  # what came with 2.0
         immutable = later.get("immutableFields")
         names = immutable if _are_texts(immutable) else ()
-        self._locked = tuple(dict.fromkeys((*self._named, *names)))
+        locked = dict.fromkeys((*self._named, *names))
+        self._locked = {name: number for number, name in enumerate(locked)}
         self._links = _document_relations(definition)
         self._is_interface = later.get("interface") is True
 
@@ -293,11 +290,11 @@ class _DocumentRules:
 
     def _check_locked(self, change: ContentChange, budget: Budget) -> Errors:
         before, after = change.before, change.after
-        return [
+        touched = before.keys() | after.keys() if change.touched is None else change.touched
+        return [  # a model may lock far more fields than a document has
             f"the field {name!r} is immutable"
-            for name in self._locked
-            if change.touches(name)
-            and not _same(before.get(name, _ABSENT), after.get(name, _ABSENT), budget)
+            for name in sorted(self._locked.keys() & touched, key=self._locked.__getitem__)
+            if not _same(before.get(name, _ABSENT), after.get(name, _ABSENT), budget)
         ]
 
     def _check_links(self, after: Mapping[str, Any]) -> Errors:
