@@ -372,7 +372,7 @@ async def test_no_event_of_a_sync_waits_for_its_prev(tmp_path, sdk_cars, monkeyp
         first, other = (full, empty) if starts == "full" else (empty, full)
         await first.p2p.connect(other.address)
         await eventually(lambda: empty.holds_as_many_as(len(cars)))
-        assert len(waiting) > 5
+        assert len(waiting) > 1  # a slow machine commits more at once
         assert not any(waiting)
 
 
