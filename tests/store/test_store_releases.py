@@ -126,14 +126,19 @@ async def test_the_events_of_an_anchor_move_on_when_nothing_else_comes(tmp_path,
             await store.wait_for_feed(79)
 
 
+def streams_of_seven(world, count):
+    """The init events of some streams, and the six events that build on each, by its CID."""
+    inits = [world.start(KEYS[0], bytes([n])) for n in range(count)]
+    return inits, {
+        init.cid: [world.extend(init.cid, [init.cid], n) for n in range(6)] for init in inits
+    }
+
+
 async def test_a_release_over_which_the_node_fails_holds_up_no_other_event(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "MAX_WAITERS", 4)
     monkeypatch.setattr(intake, "_PAUSES", Backoff(0.01, 0.01))
     world = World(0, streams=0, events=0)
-    inits = [world.start(KEYS[0], bytes([n])) for n in range(8)]
-    waiting = {
-        init.cid: [world.extend(init.cid, [init.cid], n) for n in range(6)] for init in inits
-    }
+    inits, waiting = streams_of_seven(world, 8)
     broken = waiting[inits[0].cid][-1]
     move = Ladder._move_held
 
@@ -162,10 +167,7 @@ async def test_after_a_fault_that_is_over_releases_go_together_again(tmp_path, m
     monkeypatch.setattr(rows, "MAX_WAITERS", 4)
     monkeypatch.setattr(intake, "_PAUSES", Backoff(0.01, 0.01))
     world = World(0, streams=0, events=0)
-    inits = [world.start(KEYS[0], bytes([n])) for n in range(2)]
-    waiting = {
-        init.cid: [world.extend(init.cid, [init.cid], n) for n in range(6)] for init in inits
-    }
+    inits, waiting = streams_of_seven(world, 2)
     move, faults, modes = Ladder._move_held, [KeyError("a bug")], []
 
     def fail(self: Ladder, record: Record) -> Inquiry[bool]:
