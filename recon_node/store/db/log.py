@@ -314,9 +314,9 @@ class EventLog:
         return now
 
     def _read_delivered_at(self) -> int:
-        sql = "SELECT ifnull(max(delivered_at), -1) FROM deliveries"
-        at: int = self.connection.execute(sql).fetchone()[0]
-        return at
+        sql = "SELECT delivered_at FROM deliveries ORDER BY position DESC LIMIT 1"
+        row = self.connection.execute(sql).fetchone()
+        return -1 if row is None else int(row[0])
 
     def _note_head(self, head: int) -> None:
         try:

@@ -190,4 +190,5 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     "-- CARs may be trimmed from here on (see blocks.py), which earlier versions cannot read.",
     "ALTER TABLE waits ADD COLUMN watched INTEGER NOT NULL DEFAULT 1;",
     "ALTER TABLE anchors ADD COLUMN backed INTEGER NOT NULL DEFAULT 0;",
+    "DROP INDEX deliveries_by_time;",  # times ascend with positions
 )

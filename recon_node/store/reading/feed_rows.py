@@ -21,6 +21,7 @@ Every CAR is checked before it leaves, see `recon_node.store.damage`. For bulk r
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -52,7 +53,6 @@ from recon_node.store.reading.columns import (
 )
 from recon_node.store.values import FeedRow, FeedTime, HeldRow, PositionRow, TimeRow
 
-_DELIVERIES: Final = "SELECT position, delivered_at FROM deliveries"
 MOST: Final = 2**63 - 1
 """The greatest integer that SQLite has."""
 
@@ -188,15 +188,23 @@ def find_time(connection: sqlite3.Connection, time: int, now: float, head: int) 
     Raises:
         UnknownTimeError: events that have no time may have been delivered before it or after it.
     """
-    first = connection.execute(f"{_DELIVERIES} ORDER BY position LIMIT 1").fetchone()
+    sql = "SELECT position, delivered_at FROM deliveries ORDER BY position LIMIT 1"
+    first = connection.execute(sql).fetchone()
     timed_from, earliest = first or (head + 1, None)
     if timed_from > 1 and (earliest is None or time < earliest):
         raise UnknownTimeError(_unknown(timed_from, earliest))
-    sql = f"{_DELIVERIES} WHERE delivered_at >= ? ORDER BY delivered_at LIMIT 1"
-    later = connection.execute(sql, (time,)).fetchone()
-    if later is not None:  # what comes later has a later time
-        return FeedTime(later[0] - 1, is_final=True)
+    timed = range(timed_from, head + 1)  # their times ascend
+    before = bisect_left(timed, time, key=lambda position: delivered_at(connection, position) or 0)
+    if before < len(timed):
+        return FeedTime(timed[before] - 1, is_final=True)
     return FeedTime(head, is_final=time <= int(now * 1000))
+
+
+def delivered_at(connection: sqlite3.Connection, position: int) -> int | None:
+    """Return when a position was delivered, in Unix milliseconds; None if that is not known."""
+    sql = "SELECT delivered_at FROM deliveries WHERE position <= ? ORDER BY position DESC LIMIT 1"
+    row = connection.execute(sql, (position,)).fetchone()
+    return None if row is None else row[0]
 
 
 def _unknown(timed_from: int, earliest: int | None) -> str:

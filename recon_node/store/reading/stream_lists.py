@@ -36,6 +36,7 @@ from recon_node.store.admission.records import State
 from recon_node.store.db.event_table import BOTH, CONTROLLER, SORT_VALUE
 from recon_node.store.db.sql import select_in, select_named, short, short_of
 from recon_node.store.reading import Reader
+from recon_node.store.reading.feed_rows import delivered_at
 from recon_node.store.reading.name_prefixes import MIN_PREFIX, cid_ranges, init_ranges
 
 _SELECT: Final = (
@@ -284,17 +285,11 @@ def _listed(reader: Reader, rows: Sequence[tuple[Any, ...]]) -> list[ListedStrea
                     _cut(sort_value),
                     events,
                     position,
-                    _delivered_at(reader, position),
+                    delivered_at(reader.connection, position),
                     name,
                 )
             )
     return listed
-
-
-def _delivered_at(reader: Reader, position: int) -> int | None:
-    sql = "SELECT delivered_at FROM deliveries WHERE position <= ? ORDER BY position DESC LIMIT 1"
-    row = reader.connection.execute(sql, (position,)).fetchone()
-    return None if row is None else row[0]
 
 
 def _identify(
