@@ -88,9 +88,13 @@ Message = Any
 
 
 def _classes() -> dict[str, type[message.Message]]:
-    # In the syntax of proto2 every field knows whether it was set; the bytes are the same.
+    # By this edition every field knows whether it was set, and text is UTF-8 or the message is
+    # malformed; the bytes are those of proto3.
     file = descriptor_pb2.FileDescriptorProto(
-        name="spark_sink/flight.proto", package=_PACKAGE, syntax="proto2"
+        name="spark_sink/flight.proto",
+        package=_PACKAGE,
+        syntax="editions",
+        edition=descriptor_pb2.EDITION_2023,
     )
     for name, fields in {**_FLIGHT, **_SQL}.items():
         described = file.message_type.add(name=name)

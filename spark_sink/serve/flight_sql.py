@@ -20,8 +20,8 @@ import json
 import math
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from time import monotonic
@@ -60,6 +60,7 @@ _SCHEMAS_FOR: Final = 5.0
 """Seconds for which the columns of the tables are remembered: views come and go."""
 _NOT_OURS: Final = "the ticket was not issued by this server, or before it was last started"
 _SEAL: Final = hashlib.sha256().digest_size
+_NO_VALUES: Final = ipc.value_bytes(pa.table({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +141,13 @@ class FlightSql:
         sent = [(part.data_header, part.data_body) for part in received if part.data_header]
         try:
             rows = ipc.read_batches(sent)
+            bound = _bound(ipc.read_schema(prepared.plan.parameters).names, rows)
+            ipc.read_values(bound)
         except (pa.ArrowException, OSError) as error:
             raise invalid_request(f"the values are not Arrow data: {error}") from None
-        prepared.values = _values_of(ipc.read_schema(prepared.plan.parameters), rows)
+        except (ArithmeticError, LookupError) as error:
+            raise invalid_request(f"a time or its zone does not exist: {error}") from None
+        prepared.values = bound
         result = new("DoPutPreparedStatementResult", prepared_statement_handle=handle)
         yield new("PutResult", app_metadata=result.SerializeToString())
 
@@ -184,14 +189,11 @@ class FlightSql:
         if name == "CommandStatementQuery":
             sql = _sql(command)
             plan = self._workers.plan(sql, call.client)
-            _check_bound(ipc.read_schema(plan.parameters), {})
-            return plan.schema, self._ticket(sql, {}, feed=plan.feed)
+            return plan.schema, self._ticket(sql, plan, _NO_VALUES)
         if name == "CommandPreparedStatementQuery":
             prepared = self._prepared.get(command.prepared_statement_handle)
-            _check_bound(ipc.read_schema(prepared.plan.parameters), prepared.values)
-            return prepared.plan.schema, self._ticket(
-                prepared.sql, prepared.values, feed=prepared.plan.feed
-            )
+            ticket = self._ticket(prepared.sql, prepared.plan, prepared.values)
+            return prepared.plan.schema, ticket
         return ipc.schema_bytes(self._about_tables(command, call).schema), data
 
     def _about_tables(self, command: Message, call: FlightCall) -> pa.Table:
@@ -212,10 +214,12 @@ class FlightSql:
             sql, values, feed=feed, client=call.client, on_gone=call.on_gone, wanted=wanted
         )
 
-    def _ticket(self, sql: str, values: dict[str, Any], *, feed: bool) -> bytes:
+    def _ticket(self, sql: str, plan: StatementPlan, values: bytes) -> bytes:
         """Return a ticket, sealed: the values in it are read here, and must not be a client's."""
-        data = base64.b64encode(ipc.value_bytes(values)).decode()
-        handle = json.dumps({"sql": sql, "feed": feed, "values": data}).encode()
+        if values is _NO_VALUES and (names := ipc.read_schema(plan.parameters).names):
+            raise invalid_request(f"no value is bound to {', '.join(names)}")
+        data = base64.b64encode(values).decode()
+        handle = json.dumps({"sql": sql, "feed": plan.feed, "values": data}).encode()
         return packed(new("TicketStatementQuery", statement_handle=self._seal(handle) + handle))
 
     def _unsealed(self, handle: bytes) -> bytes:
@@ -282,7 +286,7 @@ class Prepared:
     client: str
     sql: str
     plan: StatementPlan
-    values: dict[str, Any] = field(default_factory=dict)
+    values: bytes = _NO_VALUES
 
 
 class PreparedStatements:
@@ -327,28 +331,21 @@ class PreparedStatements:
         return len(self._statements)
 
 
-def _values_of(parameters: pa.Schema, rows: pa.Table) -> dict[str, Any]:
-    """Return the values that a client binds, by the names of the parameters.
+def _bound(parameters: Sequence[str], rows: pa.Table) -> bytes:
+    """Return the values that a client binds to parameters, for `read_values`.
 
     They are found by name, with or without the `$`, or else by order.
     """
-    names = [_bare(name) for name in parameters.names]
+    names = [_bare(name) for name in parameters]
     if rows.num_rows != 1:
         raise invalid_request(f"bind one row of values, not {rows.num_rows}")
     if rows.num_columns != len(names):
         raise invalid_request(
-            f"the statement has {len(names)} parameters ({', '.join(parameters.names)}), and "
+            f"the statement has {len(names)} parameters ({', '.join(parameters)}), and "
             f"{rows.num_columns} values are bound"
         )
-    values = [column[0].as_py() for column in rows.columns]
     bound = [_bare(name) for name in rows.column_names]
-    return dict(zip(bound if set(bound) == set(names) else names, values, strict=True))
-
-
-def _check_bound(plan_parameters: pa.Schema, values: Mapping[str, Any]) -> None:
-    missing = [name for name in plan_parameters.names if _bare(name) not in values]
-    if missing:
-        raise invalid_request(f"no value is bound to {', '.join(missing)}")
+    return ipc.value_bytes(rows.rename_columns(bound if set(bound) == set(names) else names))
 
 
 def _bare(name: str) -> str:

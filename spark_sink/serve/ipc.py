@@ -7,7 +7,7 @@ Flight's messages, both follow a prefix of eight bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -147,12 +147,11 @@ def _field(buffer: bytes, table: int, number: int) -> int | None:
     return table + int(offset) if offset else None
 
 
-def value_bytes(values: Mapping[str, Any]) -> bytes:
-    """Write named values as a row of Arrow data."""
-    row = pa.RecordBatch.from_pydict({name: [value] for name, value in values.items()})
+def value_bytes(row: pa.Table) -> bytes:
+    """Write named values: a row, or none."""
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, row.schema) as writer:
-        writer.write_batch(row)
+        writer.write_table(row)
     return bytes(stream.getvalue())
 
 

@@ -247,6 +247,8 @@ def test_parameters_have_the_types_of_what_they_are_compared_with(client, direct
     named = {f"${name}": [value] for name, value in reversed(values.items())}
     assert asked(client, sql, pa.table(named)).to_pylist() == expected
     assert asked(client, sql, pa.table({**named, "$n": [0]})).num_rows == 0
+    largest = pa.table({"$first": pa.array([2**64 - 1], pa.uint64())})
+    assert asked(client, "SELECT $first::UBIGINT AS n", largest)["n"].to_pylist() == [2**64 - 1]
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,14 @@ def _called(raw: flight.FlightClient, data: bytes, how: str) -> None:
         writer.close()
 
 
+@pytest.mark.parametrize("name", ["CommandStatementQuery", "CommandGetTables"])
+def test_text_that_is_not_utf_8_is_refused(url: str, name: str) -> None:
+    of = f"type.googleapis.com/arrow.flight.protocol.sql.{name}"
+    command = new("Any", type_url=of, value=b"\x0a\x01\xff").SerializeToString()
+    with raw_client(url) as raw, pytest.raises(pa.ArrowInvalid, match=f"not a {name}"):
+        raw.get_flight_info(flight.FlightDescriptor.for_command(command))
+
+
 def test_made_up_tickets_are_refused(url: str) -> None:
     made_up = b'{"sql": "SELECT 1", "feed": false, "values": "AAAA"}'
     for handle in (b"", b"{}", b"[]", made_up, b"\xff"):
@@ -242,6 +250,8 @@ HOSTILE = {
     ),
     "text": (written(pa.array([b"\xff"]).view(pa.string())), "Arrow data"),
     "zeros": (written(pa.array([bytes(1 << 24)]), compression="zstd"), "compressed"),
+    "never": (written(pa.array([2**31 - 1], pa.date32())), "does not exist"),
+    "nowhere": (written(pa.array([0], pa.timestamp("us", "Foo/Bar"))), "does not exist"),
     "dictionary": (written(pa.array(["a"]).dictionary_encode()), "Arrow data"),
 }
 
