@@ -245,7 +245,7 @@ def _register(connection: DuckDBPyConnection, path: Location, at: At) -> int:
     if not files:
         connection.register(path.name, spec_of(path.name, table).schema.empty_table())
     elif rows := files_in_sql(path, files):
-        connection.execute(f"CREATE VIEW {path.name} AS SELECT * FROM {rows}")
+        connection.execute(f"CREATE VIEW {_quoted(path.name)} AS SELECT * FROM {rows}")
     else:
         connection.register(path.name, dataset_of(path, table, files))
     return table.version()

@@ -24,6 +24,7 @@ from deltalake import DeltaTable
 from recon_node.ceramic import StreamId, StreamType
 from spark_sink.errors import ConflictError, TablesError, one_line
 from spark_sink.query.changes import Changes, Token
+from spark_sink.query.tangles_view import TANGLES
 from spark_sink.schema import RAW, STATES, TABLES, TAKEN, TableSpec, partition_of, view_schema
 from spark_sink.tables.catalog import NAME, VIEWS, no_tables, open_view, view_names
 from spark_sink.tables.delta_log import epoch_of, identity_of, position_of, query
@@ -57,7 +58,7 @@ def create_view(directory: Location, model: StreamId, name: str | None) -> str:
         )
     if name is None:
         name = re.sub(r"\W+", "_", str(definition.get("name")), flags=re.ASCII).strip("_").lower()
-    if not NAME.fullmatch(name) or name in TABLES or name.endswith("_feed"):
+    if not NAME.fullmatch(name) or name in (*TABLES, TANGLES) or name.endswith("_feed"):
         raise TablesError(
             f"{name!r} cannot be the name of a view: choose one of a-z, 0-9 and _ with --as"
         )

@@ -98,6 +98,14 @@ def test_fields_are_typed_columns(tmp_path: Path) -> None:
     ]
 
 
+def test_a_model_may_be_called_as_a_word_of_sql(tmp_path: Path) -> None:
+    order = model_event(KEY, {**DEFINITION, "name": "Order"})
+    filled(tmp_path, [order, document(order.stream_id(), {"title": "one"})])
+    told("view", "create", "--tables", tmp_path, order.stream_id())
+    assert {"name": "order"} in asked("query", "--tables", tmp_path, "SHOW TABLES")
+    assert asked("query", "--tables", tmp_path, 'SELECT title FROM "order"') == [{"title": "one"}]
+
+
 def test_what_does_not_fit_is_null_with_the_reason(tmp_path: Path) -> None:
     """A document that came before its model was never checked by its schema."""
     filled(tmp_path, [BADLY, MODEL])
@@ -329,6 +337,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         (["create", str(StreamId(2, POST.cid))], "is not in the tables"),
         (["create", str(OF), "--as", "../x"], "cannot be the name of a view"),
         (["create", str(OF), "--as", "stream_tips"], "cannot be the name of a view"),
+        (["create", str(OF), "--as", "tangles"], "cannot be the name of a view"),
         (["drop", "posts"], "there is no view posts"),
     ):
         result = invoked("view", *arguments, "--tables", tmp_path)
