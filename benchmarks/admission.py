@@ -34,6 +34,7 @@ import structlog
 import trio
 from nacl.signing import SigningKey
 
+from benchmarks.plain_http import post, send
 from benchmarks.report import Row, numbers, progress, show
 from recon_node.base.program import collect_seldom
 from recon_node.ceramic import Network, StreamId, StreamType, parse_event, verify_signature
@@ -187,7 +188,11 @@ def from_api(cars: list[bytes], settings: StoreSettings, *, alone: bool = False)
         with Testnet(1, Path(directory), NETWORK.name, flags) as net:
             url = net.nodes[0].api_url
             start_up = _cpu_of(url)
-            seconds = _post_each(url, cars) if alone else _add_all(url, cars, Path(directory))
+            seconds = (
+                sum(send(url, [post(url, car) for car in cars]))
+                if alone
+                else _add_all(url, cars, Path(directory))
+            )
             client, node = others(), _cpu_of(url)
             head = httpx.get(f"{url}/ceramic/feed/head").json()["head"]
             assert head == len(cars)
@@ -203,15 +208,6 @@ def _add_all(url: str, cars: list[bytes], directory: Path) -> float:
     started = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - started
-
-
-def _post_each(url: str, cars: list[bytes]) -> float:
-    bodies = [{"data": multibase.encode(car)} for car in cars]
-    with httpx.Client(base_url=url) as client:
-        started = time.perf_counter()
-        for body in bodies:
-            client.post("/ceramic/events", json=body).raise_for_status()
-        return time.perf_counter() - started
 
 
 def _cpu_of(url: str) -> float:

@@ -29,12 +29,12 @@ from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Final
-from urllib.parse import urlsplit
 
 import httpx
 import trio
 
 from benchmarks.admission import STREAM, signed_events
+from benchmarks.plain_http import get, post, send, send_at_once
 from benchmarks.report import Row, count, numbers, progress, show
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
@@ -75,62 +75,14 @@ def nodes(directory: Path, number: int) -> Iterator[list[TestnetNode]]:
         yield started
 
 
-def get(url: str) -> bytes:
-    """Return a request that gives the node next to nothing to do."""
-    return f"GET /ceramic/liveness HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n\r\n".encode()
-
-
-def post(url: str, car: bytes) -> bytes:
-    """Return a request that adds an event."""
-    body = b'{"data":"' + multibase.encode(car).encode() + b'"}'
-    head = (
-        f"POST /ceramic/events HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
-
-
-async def _send(stream: trio.SocketStream, request: bytes) -> None:
-    """Send a request, and read the answer, whose length is in its head if it has a body."""
-    await stream.send_all(request)
-    answer = b""
-    while b"\r\n\r\n" not in answer:
-        part = await stream.receive_some(65_536)
-        if not part:
-            raise SystemExit(f"the node hung up: {answer!r}")
-        answer += part
-    head, _, body = answer.partition(b"\r\n\r\n")
-    if not head.startswith(b"HTTP/1.1 2"):
-        raise SystemExit(f"refused: {answer!r}")
-    lengths = [line for line in head.lower().split(b"\r\n") if b"content-length" in line]
-    left = int(lengths[0].partition(b":")[2]) - len(body) if lengths else 0
-    while left > 0:
-        left -= len(await stream.receive_some(65_536))
-
-
-async def _send_all(url: str, shares: Sequence[Sequence[bytes]]) -> list[float]:
-    """Have one client for each share send it, one by one; return all waits in seconds."""
-    waits: list[float] = []
-    parts = urlsplit(url)
-
-    async def client(stream: trio.SocketStream, share: Sequence[bytes]) -> None:
-        for request in share:
-            started = time.perf_counter()
-            await _send(stream, request)
-            waits.append(time.perf_counter() - started)
-
-    streams = [await trio.open_tcp_stream(parts.hostname or "", parts.port or 0) for _ in shares]
-    async with trio.open_nursery() as nursery:
-        for stream, share in zip(streams, shares, strict=True):
-            nursery.start_soon(client, stream, share)
-    return waits
-
-
 def requests(node: TestnetNode, name: str, shares: Sequence[Sequence[bytes]]) -> Row:
     """Return what requests take and cost; each share has a client of its own."""
     progress(name)
     cpu, started = cpu_seconds(node), time.perf_counter()
-    waits = trio.run(_send_all, node.api_url, shares)
+    if len(shares) == 1:
+        waits = send(node.api_url, shares[0])
+    else:
+        waits = trio.run(send_at_once, node.api_url, shares)
     seconds = time.perf_counter() - started
     return {
         "what": name,
@@ -191,7 +143,7 @@ def in_sync(directory: Path, peers: int) -> Row:
     """Measure what a node in sync with some peers costs while nothing happens."""
     progress("in sync")
     with nodes(directory, peers + 1) as (node, *_):
-        trio.run(_send_all, node.api_url, [[post(node.api_url, car) for car in signed_events(500)]])
+        send(node.api_url, [post(node.api_url, car) for car in signed_events(500)])
         time.sleep(4 * SETTLED)
         cpu, started = cpu_seconds(node), time.perf_counter()
         time.sleep(IDLE_SECONDS)
