@@ -7,7 +7,7 @@ when a ceramic-one node first speaks with this one: other nodes do not need it.
 
 An event is in it once its whole history is here and checked, delivered or pending: ceramic-one
 nodes hold aside what has to wait, and count only what they can serve. Left out are pending events
-whose anchor is probably made up (`recon_node.store.db.proofs`), and streams whose sort key is not
+whose anchor is probably made up (`recon_node.store.db.doubts`), and streams whose sort key is not
 `model`, because ceramic-one takes every stream's separator from its model.
 """
 

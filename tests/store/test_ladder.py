@@ -18,7 +18,7 @@ from recon_node.store import StoreSettings
 from recon_node.store.admission import ladder
 from recon_node.store.admission.ladder import Ladder
 from recon_node.store.db import rows
-from recon_node.store.db.proofs import doubted_events
+from recon_node.store.db.doubts import doubted_events
 from recon_node.store.db.settling import commit_proofs, postpone_proofs
 from recon_node.verification import Refusal
 

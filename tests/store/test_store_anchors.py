@@ -19,7 +19,7 @@ from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.store import Store, StoreSettings, open_store
 from recon_node.store.db import saved_keys
-from recon_node.store.db.proofs import DOUBTED
+from recon_node.store.db.doubts import DOUBTED
 
 SLOW = settings(
     max_examples=settings().max_examples // 8, suppress_health_check=[HealthCheck.too_slow]

@@ -19,7 +19,7 @@ from recon_node.ceramic.builder import data_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.store import FeedRow, Store, StoreSettings, open_store
-from recon_node.store.db.proofs import DOUBTED
+from recon_node.store.db.doubts import DOUBTED
 from recon_node.store.maintenance import check_log, repair_log
 from recon_node.streams import select_tip, shape_of
 

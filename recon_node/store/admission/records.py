@@ -19,7 +19,7 @@ their kind. So they never take room from each other, nor from what is signed. No
 lost: an event whose history is here leaves its share at once, and one for which a valid event waits
 needs no room in it. Only time events have to wait for a lookup: there, those whose transaction the
 chain does not have, or whose chain this node does not ask, make room for others. Nothing that costs
-its maker nothing keeps them from that (`recon_node.store.db.proofs.Evictable`).
+its maker nothing keeps them from that (`recon_node.store.db.evictable`).
 
 `Marks` count how much of each share is taken, with whatever else a batch moves on.
 

@@ -49,6 +49,7 @@ from recon_node.store.admission.rules import Judgement, Rules, Terms
 from recon_node.store.damage import Damage
 from recon_node.store.db import log_schema, proofs
 from recon_node.store.db.blocks import cut_out_shared, full_size
+from recon_node.store.db.evictable import Evictable, note_backed
 from recon_node.store.db.rows import (
     FAULT,
     BatchLoader,
@@ -66,6 +67,7 @@ from recon_node.store.db.rows import (
 )
 from recon_node.store.db.saved_keys import SavedKeys, forget_keys
 from recon_node.store.db.sql import explained_errors, short
+from recon_node.store.db.statements import note_statements
 from recon_node.store.errors import StoreError
 from recon_node.store.values import StoreSettings, Submission, Verdict
 from recon_node.verification import Facts, check_event
@@ -107,7 +109,7 @@ class Committed:
     sort_keys: Collection[str] = ()
     """Those of the streams whose init event was delivered."""
     doubted: Collection[EventId] = ()
-    """Keys that leave the model ring, see `recon_node.store.db.proofs`."""
+    """Keys that leave the model ring, see `recon_node.store.db.doubts`."""
     trusted: Collection[EventId] = ()
     """Keys that return to it, if they were not removed."""
     mended: Sequence[EventId] = ()
@@ -191,7 +193,7 @@ class EventLog:
         self.own_streams: set[CID] = set()
         self.recent = Recent()
         self.last_release = b""
-        self.evictable = proofs.Evictable()
+        self.evictable = Evictable()
         self.chains: Collection[str] | None = None
         self.connection = log_schema.open_database(data_dir, network, settings.synchronous)
         with explained_errors(self.path), ExitStack() as opened:
@@ -415,8 +417,8 @@ class Change:
             unproven = [r for r in touched if r.is_unproven]
             queued = [*changed, *unproven]
             proofs_added = proofs.await_lookup(connection, queued, log.now(), log.chains)
-            proofs.note_backed(connection, touched)
-            proofs.note_statements(connection, changed)
+            note_backed(connection, touched)
+            note_statements(connection, changed)
         if any(r.state is PENDING for r in changed):
             proofs.look_up_first(connection, changed, log.now())
         if moved:

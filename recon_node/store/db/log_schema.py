@@ -19,8 +19,8 @@ the same id, so that walks over events never touch CARs; blocks that several eve
 on, to find those that wait for an event that arrives; `watched` says of one of them that it has to
 move first (in a log of an earlier version, of all). `streams` has what later events of a stream
 are checked against. `refused` remembers EventIds that were proven wrong (`inherent`: the event
-itself is wrong, under any EventId). `proofs` and `anchors` are about time events, see
-`recon_node.store.db.proofs`, and `not_found` says of which the chain did not have the transaction.
+itself is wrong, under any EventId). `proofs` and `anchors` are about time events, see `proofs` and
+`statements` in this package; `not_found` says which proofs the chain did not have (`doubts`).
 `deliveries` says when positions were given, see `recon_node.store.reading.feed_rows`. `faults` says
 which events are badly signed, and `releases` whose waiters have not all been looked at: see
 `recon_node.store.db.rows`. `forgotten` has the init events of the streams of which no CARs are

@@ -20,10 +20,7 @@ import structlog
 from recon_node.ceramic import Event, InvalidEventError, parse_event
 from recon_node.ceramic.event_id import SHORT_HASH_SIZE
 from recon_node.ipld import DAG_JOSE, CarError
-from recon_node.store.db import (
-    blocks,
-)
-from recon_node.store.db import proofs as anchors
+from recon_node.store.db import blocks, proofs, statements
 from recon_node.store.db.blocks import is_packed, sections
 from recon_node.store.db.event_table import (
     CONTROLLER_AT,
@@ -143,7 +140,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     """
     CREATE INDEX events_by_stream ON events (init_cid, position) WHERE position IS NOT NULL;
     """,
-    anchors.add_proofs,
+    proofs.add_proofs,
     """
     CREATE TABLE blocks (
         id    INTEGER PRIMARY KEY,
@@ -182,7 +179,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
         after INTEGER NOT NULL   -- events.id of the last waiter that was looked at
     ) STRICT, WITHOUT ROWID;
     """,
-    anchors.add_statements,
+    statements.add_statements,
     "CREATE TABLE own_streams (init_cid BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;",
     "ALTER TABLE interests ADD COLUMN controllers TEXT;",
     slim_events,

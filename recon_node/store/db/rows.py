@@ -44,7 +44,9 @@ from recon_node.store.admission.records import (
 )
 from recon_node.store.damage import FORGOTTEN, Damage, check_stored
 from recon_node.store.db.blocks import BlockReader, cut_out_shared, full_size, trim
-from recon_node.store.db.proofs import Evictable, doubted_among, proof_verdicts
+from recon_node.store.db.doubts import doubted_among
+from recon_node.store.db.evictable import Evictable
+from recon_node.store.db.proofs import proof_verdicts
 from recon_node.store.db.sql import MAX_REASON, blob, insert_rows, select_in, select_named, short_of
 from recon_node.store.errors import DamagedRowError
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from recon_node.ipld import CID
 from recon_node.store.admission.records import REFUSED, ProofVerdict
-from recon_node.store.db import proofs
+from recon_node.store.db import doubts, proofs
 from recon_node.store.db.log import Change, Committed, EventLog
 from recon_node.store.db.rows import (
     delete_release,
@@ -31,10 +31,10 @@ def ask_chains(log: EventLog, chains: Collection[str]) -> None:
     """
     log.chains = chains
     with explained_errors(log.path):
-        are_noted = proofs.are_noted(log.connection, chains)
+        are_noted = doubts.are_noted(log.connection, chains)
     if not are_noted:  # a start that changes nothing writes nothing
         with log.transaction():
-            proofs.note_chains(log.connection, chains)
+            doubts.note_chains(log.connection, chains)
 
 
 def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -> Committed:
@@ -44,14 +44,14 @@ def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -
         StoreError: the disk did not take it; nothing is changed then.
     """
     with log.transaction() as marks:
-        was_doubted = proofs.doubted_among(log.connection, [proof for proof, _ in verdicts])
-        before = proofs.doubted_by(log.connection, was_doubted)
+        was_doubted = doubts.doubted_among(log.connection, [proof for proof, _ in verdicts])
+        before = doubts.doubted_by(log.connection, was_doubted)
         settled = proofs.settle_proofs(log.connection, verdicts)
         change = Change(log, marks)
         change.move(change.loader.load_waiters([(proof, REFUSED) for proof in settled]))
         committed = change.write()
-        proofs.forget_doubts(log.connection, settled)
-        committed.trusted = proofs.no_longer_doubted(log.connection, before)
+        doubts.forget_doubts(log.connection, settled)
+        committed.trusted = doubts.no_longer_doubted(log.connection, before)
     committed.proofs_done += len(settled)
     return committed
 
@@ -69,7 +69,7 @@ def postpone_proofs(
     """
     with log.transaction() as marks:
         proofs.postpone_proofs(log.connection, due)
-        doubted = proofs.doubt(log.connection, not_found)
+        doubted = doubts.doubt(log.connection, not_found)
     return Committed(marks, doubted=doubted)
 
 

@@ -12,7 +12,7 @@ A stream is read so that what strangers add to it costs its readers nothing. It 
 controller signed, and the times that transactions prove of that. Everybody can add more: any number
 of time events for one transaction, time events whose transaction does not exist, and badly signed
 events. Each has a share of its own here, whose limit does not count for the others, and the CARs of
-time events are not read at all (`recon_node.store.db.proofs`).
+time events are not read at all (`recon_node.store.db.statements`).
 
 Every CAR is checked before it leaves, see `recon_node.store.damage`. For bulk readers, see
 `columns`.

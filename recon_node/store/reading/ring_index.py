@@ -10,7 +10,7 @@ from recon_node.base.program import no_garbage_collection
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ceramic.event_id import DEFAULT_SORT_KEY
 from recon_node.store.admission.records import State
-from recon_node.store.db.proofs import doubted_events
+from recon_node.store.db.doubts import doubted_events
 from recon_node.store.db.saved_keys import RING_KEYS, load_keys
 from recon_node.store.db.sql import short_of
 from recon_node.store.reading import Reader
