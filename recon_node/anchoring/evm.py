@@ -34,10 +34,8 @@ from recon_node.ceramic.time_proof import anchor_call
 from recon_node.chain.rpc import RpcProvider
 from recon_node.chain.rpc_answers import (
     read_base_fee,
-    read_contract_address,
+    read_hex,
     read_quantity,
-    read_receipt,
-    read_text,
     read_wei,
 )
 from recon_node.chain.rpc_endpoint import AnswerError, NoAnswerError
@@ -175,17 +173,17 @@ class EvmAuthority:
         )
 
     async def _find(self, attempt: Attempt, final: int) -> Mined | None:
-        receipt = await self._chain.ask(read_receipt, "eth_getTransactionReceipt", attempt.tx_hash)
+        receipt = await self._chain.receipt(attempt.tx_hash)
         if receipt is None:
             return None
-        number = receipt["blockNumber"]
+        number = int(receipt.block_number, 16)
         return Mined(
             attempt.tx_hash,
-            receipt["blockHash"],
+            receipt.block_hash,
             number,
             is_final=number <= final,
-            succeeded=receipt["status"] == 1,
-            cost=receipt["cost"],
+            succeeded=receipt.succeeded,
+            cost=receipt.cost,
         )
 
     async def _sign(self, root: CID, nonce: int, max_fee: int, tip: int) -> Pending | None:
@@ -211,7 +209,7 @@ class EvmAuthority:
     async def _send(self, attempt: Attempt) -> Pending | None:
         """Send a transaction; None: ask the chain again what has become of it."""
         try:
-            await self._chain.ask(read_text, "eth_sendRawTransaction", "0x" + attempt.raw.hex())
+            await self._chain.ask(read_hex, "eth_sendRawTransaction", "0x" + attempt.raw.hex())
         except AnswerError as error:
             words = str(error).lower()
             if any(word in words for word in _TOO_CHEAP):
@@ -229,7 +227,7 @@ class EvmAuthority:
         block = await self._chain.block(mined.block_hash)
         if block is None:
             return Pending(f"the block {mined.block_hash} is not available")
-        return Anchored(bytes.fromhex(mined.tx_hash[2:]), int(block["timestamp"], 16), mined.cost)
+        return Anchored(bytes.fromhex(mined.tx_hash[2:]), block.time, mined.cost)
 
     async def _need(self, read: Callable[[Any], T], method: str, *params: object) -> T:
         answer = await self._chain.ask(read, method, *params)
@@ -282,12 +280,14 @@ async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
     nonce = await chain.ask(read_quantity, "eth_getTransactionCount", signer.address, "pending")
     transaction = _transaction(chain.chain_id, nonce or 0, min(2 * base_fee + tip, max_fee), tip)
     tx_hash, raw = signer.sign(transaction | {"gas": _GAS, "data": BYTECODE})
-    await chain.ask(read_text, "eth_sendRawTransaction", "0x" + raw.hex())
+    await chain.ask(read_hex, "eth_sendRawTransaction", "0x" + raw.hex())
     with trio.move_on_after(_RECEIPT_TIMEOUT):
         while True:
-            address = await chain.ask(read_contract_address, "eth_getTransactionReceipt", tx_hash)
-            if address is not None:
-                return address
+            receipt = await chain.receipt(tx_hash)
+            if receipt is not None and receipt.succeeded and receipt.contract_address is not None:
+                return receipt.contract_address
+            if receipt is not None:
+                raise AuthorityError(f"the transaction {tx_hash} has not created the contract")
             await trio.sleep(_RECEIPT_POLL)
     raise AuthorityError(
         f"the transaction {tx_hash} is not in a block after {_RECEIPT_TIMEOUT:g} seconds"

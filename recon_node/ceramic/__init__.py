@@ -27,7 +27,6 @@ from recon_node.ceramic.auth.signature import (
 )
 from recon_node.ceramic.errors import (
     CeramicError,
-    ChainAnswerError,
     DidError,
     EventIdError,
     InvalidEventError,
@@ -90,7 +89,6 @@ __all__ = [
     "METAMODEL",
     "TESTNET_CLAY",
     "CeramicError",
-    "ChainAnswerError",
     "DidError",
     "Event",
     "EventId",

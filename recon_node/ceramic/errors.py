@@ -31,7 +31,3 @@ class InvalidSignatureError(InvalidEventError):
 
 class UnsupportedSignatureError(InvalidEventError):
     """A kind of signature that this node cannot check and therefore refuses."""
-
-
-class ChainAnswerError(CeramicError):
-    """A blockchain provider's answer cannot be right, and says nothing about the event."""

@@ -39,15 +39,9 @@ import structlog
 import trio
 
 from recon_node.base.latest import Latest
-from recon_node.ceramic import (
-    ChainAnswerError,
-    InvalidEventError,
-    check_transaction,
-    expected_input,
-)
+from recon_node.ceramic import InvalidEventError, check_transaction, expected_input
 from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, development_time_of
 from recon_node.chain.rpc import RpcProvider, open_provider
-from recon_node.chain.rpc_answers import Block, Transaction
 from recon_node.chain.rpc_endpoint import ChainError, ChainReport, CoolingError, NoAnswerError
 from recon_node.chain.settings import ChainSettings
 from recon_node.fairness.pacing import Backoff
@@ -60,8 +54,6 @@ _PAGE: Final = 32
 """Proofs that are looked up side by side."""
 _CACHE_SIZE: Final = 1024
 """Transactions that are remembered with their blocks."""
-_CACHED_INPUT: Final = 200
-"""Characters of input; a transaction with more is not remembered. Anchors have fewer."""
 _TRIES_TO_CONFIRM: Final = 100
 """Lookups after which an unconfirmed transaction counts as unknown: no block takes it any more. At
 the pauses below, that is 15 hours."""
@@ -78,7 +70,15 @@ _DELAYS: Final = {
 }
 """When a proof is looked up again, by the outcome of the last lookup."""
 
-_Found = tuple[Transaction, Block]
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A transaction in a final block."""
+
+    data: bytes
+    block: int
+    time: int
+    """Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,27 +252,26 @@ class _Follower:
         transaction = await self._provider.transaction(tx_hash)
         if transaction is None:
             return _Outcome("unknown", f"the chain has no transaction {tx_hash}")
-        block_hash, number = transaction["blockHash"], transaction["blockNumber"]
-        if block_hash is None or number is None:
+        if transaction.block_hash is None or transaction.block_number is None:
             return _Outcome("unconfirmed", f"the transaction {tx_hash} is not in a block yet")
-        if int(number, 16) > await self._provider.final_block():
+        block_hash, number = transaction.block_hash, int(transaction.block_number, 16)
+        if number > await self._provider.final_block():
             return _Outcome("unconfirmed", f"the block {block_hash} is not final yet")
         block = await self._provider.block(block_hash)
-        if block is None or int(block["number"], 16) != int(number, 16):
+        if block is None or int(block.number, 16) != number:
             return _Outcome("failed", f"the block {block_hash} is not available")
-        if len(transaction["input"]) <= _CACHED_INPUT:
-            self._found[tx_hash] = transaction, block
-        return transaction, block
+        found = _Found(bytes.fromhex(transaction.input[2:]), number, block.time)
+        self._found[tx_hash] = found
+        return found
 
     def _judge(self, proof: PendingProof, outcome: _Found | _Outcome) -> _Outcome:
         if isinstance(outcome, _Outcome):
             return outcome
         try:
-            return _Outcome("anchored", check_transaction(proof.proof, *outcome))
+            check_transaction(proof.proof, outcome.data, outcome.block)
         except InvalidEventError as error:
             return _Outcome("invalid", str(error))
-        except ChainAnswerError as error:
-            return self._failed(error)
+        return _Outcome("anchored", outcome.time)
 
     def _failed(self, error: Exception) -> _Outcome:
         reason = str(error)

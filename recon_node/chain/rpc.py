@@ -15,21 +15,21 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import httpx
 import structlog
 import trio
+from msgspec import Raw
 
 from recon_node.base.connection import ProxyError, usable_proxy
 from recon_node.chain.rpc_answers import (
     Block,
-    ShapeError,
+    Receipt,
     Transaction,
-    read_block,
+    read_about,
     read_block_number,
     read_quantity,
-    read_transaction,
 )
 from recon_node.chain.rpc_endpoint import (
     AnswerError,
@@ -89,9 +89,17 @@ class RpcProvider:
         Raises:
             NoAnswerError: no endpoint has a usable answer.
         """
-        return await self.ask(
-            partial(read_transaction, tx_hash), "eth_getTransactionByHash", tx_hash
-        )
+        read = partial(read_about, tx_hash, Transaction)
+        return await self.ask(read, "eth_getTransactionByHash", tx_hash)
+
+    async def receipt(self, tx_hash: str) -> Receipt | None:
+        """Return what became of the transaction with a hash; None if it is not in the chain.
+
+        Raises:
+            NoAnswerError: no endpoint has a usable answer.
+        """
+        read = partial(read_about, tx_hash, Receipt)
+        return await self.ask(read, "eth_getTransactionReceipt", tx_hash)
 
     async def block(self, block_hash: str) -> Block | None:
         """Return the block with a hash; None if the chain has none.
@@ -99,7 +107,7 @@ class RpcProvider:
         Raises:
             NoAnswerError: no endpoint has a usable answer.
         """
-        read = partial(read_block, block_hash)
+        read = partial(read_about, block_hash, Block)
         return await self.ask(read, "eth_getBlockByHash", block_hash, False)
 
     async def final_block(self) -> int:
@@ -127,7 +135,7 @@ class RpcProvider:
             )
         return number
 
-    async def ask(self, read: Callable[[Any], T], method: str, *params: object) -> T | None:
+    async def ask(self, read: Callable[[Raw], T], method: str, *params: object) -> T | None:
         """Call any method; return the first answer, as `read` reads it, and None if there is none.
 
         Raises:
@@ -162,7 +170,7 @@ class RpcProvider:
         async with self._checking:
             if endpoint.chain_checked:
                 return
-            answer = await self._ask(endpoint, "eth_chainId")
+            answer = await self._ask(endpoint, "eth_chainId") or Raw(b"null")
             actual = f"eip155:{_read(endpoint, 'eth_chainId', read_quantity, answer)}"
             if actual != self.chain_id:
                 endpoint.give_up()
@@ -172,7 +180,7 @@ class RpcProvider:
                 )
             endpoint.chain_checked = True
 
-    async def _ask(self, endpoint: RpcEndpoint, method: str, *params: object) -> Any:
+    async def _ask(self, endpoint: RpcEndpoint, method: str, *params: object) -> Raw | None:
         """Ask an endpoint at the allowed rate, unless it fails before this request's turn."""
         async with self._under_way:
             slot = max(trio.current_time(), self._next_slot)
@@ -206,8 +214,9 @@ async def open_provider(
         yield RpcProvider(settings, client, report, jitter)
 
 
-def _read(endpoint: RpcEndpoint, method: str, read: Callable[[Any], T], answer: Any) -> T:
+def _read(endpoint: RpcEndpoint, method: str, read: Callable[[Raw], T], answer: Raw) -> T:
     try:
         return read(answer)
-    except ShapeError as error:
-        raise AnswerError(f"{endpoint.host}: the answer to {method} {error}") from None
+    except (ValueError, RecursionError) as error:
+        text = f"{endpoint.host}: the answer to {method} cannot be used: {error}"
+        raise AnswerError(text) from None

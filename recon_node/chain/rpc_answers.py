@@ -1,146 +1,119 @@
-"""Reading the answers of JSON-RPC endpoints.
+"""What is read of the answers of JSON-RPC endpoints.
 
-An answer is untrusted: its types are checked, and that it is about what was asked.
+An answer is untrusted. Only the fields that are needed are decoded, by their types: a few megabytes
+of anything else, as Python objects, would hold up the node for seconds. What cannot be used is a
+ValueError, and says nothing about an event.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Any, Final, TypedDict
+from typing import Annotated, Final, TypeVar
 
-from recon_node.ceramic.auth.wallets import ADDRESS
-from recon_node.ceramic.time_proof import HEX, QUANTITY
+from msgspec import Meta, Raw, Struct, field, json
 
-_HASH: Final = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
-_MAX_QUANTITY: Final = 2**63 - 1  # what SQLite and Arrow can hold
-_WEI: Final = re.compile(r"0x[0-9a-fA-F]{1,64}", re.ASCII)
+from recon_node.ceramic.time_proof import MAX_TIME
+
+_Hash = Annotated[str, Meta(pattern=r"^0x[0-9a-fA-F]{64}\Z")]
+_Hex = Annotated[str, Meta(pattern=r"^0x[0-9a-fA-F]*\Z")]
+_Quantity = Annotated[str, Meta(pattern=r"^0x[0-7]?[0-9a-fA-F]{1,15}\Z")]
+"""Of up to 63 bits, which is what SQLite and Arrow can hold."""
+_Wei = Annotated[str, Meta(pattern=r"^0x[0-9a-fA-F]{1,64}\Z")]
+_LONGEST_INPUT: Final = 512
+"""Digits of a transaction's input that are kept. An anchor has fewer, and thus another input."""
 
 
-class ShapeError(ValueError):
-    """An answer does not have the shape that Ethereum's JSON-RPC specification gives it."""
+class Answer(Struct, rename="camel"):
+    """About what has a hash."""
+
+    hash: _Hash
 
 
-class Transaction(TypedDict):
+class Transaction(Answer, rename="camel"):
     """The fields that we need of the answer to `eth_getTransactionByHash`."""
 
-    hash: str
-    input: str
-    blockHash: str | None
-    blockNumber: str | None
+    input: _Hex
+    block_hash: _Hash | None = None
+    block_number: _Quantity | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.input) % 2:
+            raise ValueError("`input` has half a byte")
+        self.input = self.input[: _LONGEST_INPUT + 2]
 
 
-class Block(TypedDict):
+class Block(Answer):
     """The fields that we need of the answer to `eth_getBlockByHash`."""
 
-    hash: str
-    number: str
-    timestamp: str
+    number: _Quantity
+    timestamp: _Quantity
+
+    def __post_init__(self) -> None:
+        if self.time > MAX_TIME:
+            raise ValueError(f"the time {self.time} is beyond the calendar")
+
+    @property
+    def time(self) -> int:
+        """When it was made, in Unix seconds."""
+        return int(self.timestamp, 16)
 
 
-class Receipt(TypedDict):
+class Receipt(Answer, rename="camel"):
     """The fields that we need of the answer to `eth_getTransactionReceipt`."""
 
-    blockHash: str
-    blockNumber: int
-    status: int
-    cost: int
-    """Wei."""
+    hash: _Hash = field(name="transactionHash")
+    block_hash: _Hash
+    block_number: _Quantity
+    status: _Quantity
+    gas_used: _Wei
+    effective_gas_price: _Wei
+    contract_address: Annotated[str, Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")] | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the transaction was not reverted."""
+        return int(self.status, 16) == 1
+
+    @property
+    def cost(self) -> int:
+        """Wei."""
+        return int(self.gas_used, 16) * int(self.effective_gas_price, 16)
 
 
-def read_transaction(tx_hash: str, answer: Any) -> Transaction:
-    """Read the answer to `eth_getTransactionByHash`; raise ShapeError if it cannot be used."""
-    fields = _object(answer)
-    is_in_block = fields.get("blockHash") is not None and fields.get("blockNumber") is not None
-    transaction = Transaction(
-        hash=_text(fields, "hash", _HASH),
-        input=_text(fields, "input", HEX),
-        blockHash=_text(fields, "blockHash", _HASH) if is_in_block else None,
-        blockNumber=_quantity(fields, "blockNumber") if is_in_block else None,
-    )
-    if transaction["hash"].lower() != tx_hash.lower():
-        raise ShapeError("is about another transaction")
-    return transaction
+A = TypeVar("A", bound=Answer)
 
 
-def read_block(block_hash: str, answer: Any) -> Block:
-    """Read the answer to `eth_getBlockByHash`; raise ShapeError if it cannot be used."""
-    fields = _object(answer)
-    block = Block(
-        hash=_text(fields, "hash", _HASH),
-        number=_quantity(fields, "number"),
-        timestamp=_quantity(fields, "timestamp"),
-    )
-    if block["hash"].lower() != block_hash.lower():
-        raise ShapeError("is about another block")
-    return block
+class _PricedBlock(Struct, rename="camel"):
+    base_fee_per_gas: _Wei
 
 
-def read_block_number(answer: Any) -> int:
-    """Return the number of the block that is the answer; raise ShapeError if it has none."""
-    return read_quantity(_object(answer).get("number"))
+def read_about(asked: str, kind: type[A], answer: Raw) -> A:
+    """Read an answer that must be about what has the hash that was asked for."""
+    about = json.decode(answer, type=kind)
+    if about.hash.lower() != asked.lower():
+        raise ValueError("it is about something else")
+    return about
 
 
-def read_receipt(answer: Any) -> Receipt:
-    """Read the answer to `eth_getTransactionReceipt`; raise ShapeError if it cannot be used."""
-    fields = _object(answer)
-    return Receipt(
-        blockHash=_text(fields, "blockHash", _HASH),
-        blockNumber=read_quantity(fields.get("blockNumber")),
-        status=read_quantity(fields.get("status")),
-        cost=read_wei(fields.get("gasUsed")) * read_wei(fields.get("effectiveGasPrice")),
-    )
+def read_block_number(answer: Raw) -> int:
+    """Return the number of the block that is the answer."""
+    return int(json.decode(answer, type=Block).number, 16)
 
 
-def read_contract_address(answer: Any) -> str:
-    """Return which contract a transaction created, by its receipt; raise ShapeError if none."""
-    fields = _object(answer)
-    if read_quantity(fields.get("status")) != 1:
-        raise ShapeError("says that the transaction failed")
-    return _text(fields, "contractAddress", ADDRESS)
+def read_base_fee(answer: Raw) -> int:
+    """Return the base fee of the block that is the answer, in wei."""
+    return int(json.decode(answer, type=_PricedBlock).base_fee_per_gas, 16)
 
 
-def read_base_fee(answer: Any) -> int:
-    """Return the base fee of the block that is the answer, in wei; raise ShapeError without one."""
-    return read_wei(_object(answer).get("baseFeePerGas"))
+def read_hex(answer: Raw) -> str:
+    """Return hexadecimal data, such as a transaction's hash."""
+    return json.decode(answer, type=_Hex)
 
 
-def read_text(value: Any) -> str:
-    """Return hexadecimal data, such as a transaction's hash; raise ShapeError for others."""
-    return _text({"result": value}, "result", HEX)
+def read_wei(answer: Raw) -> int:
+    """Return an amount of money, of up to 256 bits."""
+    return int(json.decode(answer, type=_Wei), 16)
 
 
-def read_wei(value: Any) -> int:
-    """Return an amount of money, of up to 256 bits; raise ShapeError for others."""
-    if not isinstance(value, str) or not _WEI.fullmatch(value):
-        raise ShapeError("has no amount where one should be")
-    return int(value, 16)
-
-
-def read_quantity(value: Any) -> int:
-    """Return the number that 0x and hexadecimal digits stand for; raise ShapeError for others."""
-    if not isinstance(value, str) or not QUANTITY.fullmatch(value):
-        raise ShapeError("has no hexadecimal number where one should be")
-    number = int(value, 16)
-    if number > _MAX_QUANTITY:
-        raise ShapeError(f"has the number {value}, which is too large")
-    return number
-
-
-def _object(answer: Any) -> Mapping[str, Any]:
-    if not isinstance(answer, dict):
-        raise ShapeError("is not an object")
-    return answer
-
-
-def _text(fields: Mapping[str, Any], name: str, pattern: re.Pattern[str]) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ShapeError(f"has no usable {name!r}")
-    return value
-
-
-def _quantity(fields: Mapping[str, Any], name: str) -> str:
-    value: Any = fields.get(name)
-    read_quantity(value)
-    return str(value)
+def read_quantity(answer: Raw) -> int:
+    """Return a number of up to 63 bits."""
+    return int(json.decode(answer, type=_Quantity), 16)

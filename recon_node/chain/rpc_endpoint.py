@@ -17,12 +17,14 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
 import httpx
 import structlog
 import trio
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.json import Decoder
 
 from recon_node.base.bodies import read_body
 from recon_node.base.errors import reason_of
@@ -43,6 +45,8 @@ _ENDPOINT_CODES: Final = frozenset({-32005, -32601, 429})
 many requests."""
 _MAX_SHOWN: Final = 300
 """Characters of a text from outside that are shown."""
+_MAX_SEARCHED: Final = 4096
+"""Characters of it that are searched for secrets: more, so that none is shown in part."""
 _HEADERS: Final = {"content-type": "application/json", "accept-encoding": "identity"}
 
 
@@ -115,8 +119,8 @@ class RpcEndpoint:
         self.chain_checked = False
         """Whether the endpoint has named the right chain."""
 
-    async def ask(self, method: str, *params: object) -> Any:
-        """Call a method and return the `result` of the answer.
+    async def ask(self, method: str, *params: object) -> Raw | None:
+        """Call a method and return the `result` of the answer as JSON; None if it is null.
 
         Raises:
             EndpointError: the endpoint does not work; it is left alone from now on.
@@ -165,24 +169,21 @@ class RpcEndpoint:
         seconds = float(pause) if re.fullmatch(r"[0-9]{1,6}", pause, re.ASCII) else 0.0
         return response.status_code, seconds, body
 
-    def _result(self, status: int, retry_after: float, body: bytes) -> Any:
+    def _result(self, status: int, retry_after: float, body: bytes) -> Raw | None:
         try:
-            answer = json.loads(body)
+            answer = _ANSWER.decode(body)
         except (ValueError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict) or ("result" not in answer and "error" not in answer):
-            if status != 200:
-                raise _RefusedError(f"HTTP status {status}", retry_after)
-            raise _RefusedError("the answer is not JSON-RPC: is this the URL of an RPC endpoint?")
-        fault = answer.get("error")
-        if fault is not None:
-            code, text = _fault(fault)
+            answer = _Answer()
+        if answer.error != _NULL:
+            code, text = _fault(answer.error)
             if code in _ENDPOINT_CODES or status in (401, 403, 429):
                 raise _RefusedError(text, retry_after)
             raise AnswerError(f"{self.host}: {self._scrub(text)}")
         if status != 200:
             raise _RefusedError(f"HTTP status {status}", retry_after)
-        return answer["result"]
+        if answer.result is UNSET:
+            raise _RefusedError("the answer is not JSON-RPC: is this the URL of an RPC endpoint?")
+        return None if answer.result == _NULL else answer.result
 
     def _failed(self, reason: str, retry_after: float = 0.0) -> EndpointError:
         """Leave the endpoint alone. Requests that were under way together fail as one."""
@@ -200,7 +201,7 @@ class RpcEndpoint:
         """Put text from outside on one short line without the URL's secrets."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        return " ".join(text.split())[:_MAX_SHOWN]
+        return " ".join(text[:_MAX_SHOWN].split())
 
 
 class _RefusedError(Exception):
@@ -221,10 +222,29 @@ def _secrets_of(url: str) -> list[str]:
     return sorted((part for part in parts if len(part) >= _SHORTEST_SECRET), key=len, reverse=True)
 
 
-def _fault(fault: object) -> tuple[int | None, str]:
+_NULL: Final = Raw(b"null")
+
+
+class _Answer(Struct):
+    """Of JSON-RPC 2.0."""
+
+    result: Raw | UnsetType = UNSET
+    error: Raw = _NULL
+
+
+class _Fault(Struct):
+    code: int
+    message: str = ""
+
+
+_ANSWER: Final = Decoder(_Answer)
+_FAULT: Final = Decoder(_Fault)
+
+
+def _fault(error: Raw) -> tuple[int | None, str]:
     """Return code and text of a JSON-RPC error object."""
-    if not isinstance(fault, dict):
-        return None, f"error: {fault!r:.200}"
-    code = fault.get("code")
-    text = f"error {code!r:.20}: {fault.get('message')!r:.200}"
-    return (code if isinstance(code, int) else None), text
+    try:
+        fault = _FAULT.decode(error)
+    except (ValueError, RecursionError):
+        return None, f"error: {bytes(error)[:_MAX_SEARCHED]!r}"
+    return fault.code, f"error {fault.code}: {fault.message[:_MAX_SEARCHED]!r}"

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from Crypto.Hash import keccak
 from eth_account import Account
 from eth_account.typed_transactions import TypedTransaction
 from hexbytes import HexBytes
+from msgspec import Raw
 
 from recon_node.chain.rpc import RpcProvider
 from recon_node.chain.rpc_endpoint import AnswerError, EndpointError
@@ -127,6 +129,7 @@ class SimulatedChain:
         return self.final()
 
     transaction = RpcProvider.transaction
+    receipt = RpcProvider.receipt
     block = RpcProvider.block
 
     async def ask(self, read: Callable[[Any], Any], method: str, *params: Any) -> Any:
@@ -138,7 +141,7 @@ class SimulatedChain:
         if self.crash_after == 0:
             self.crash_after = None
             raise Crash
-        return None if answer is None else read(answer)
+        return None if answer is None else read(Raw(msgspec.json.encode(answer)))
 
     def _reach(self) -> None:
         if self.crash_after is not None:

@@ -1,5 +1,6 @@
 """Asking a chain: what is understood, what is refused, who is asked next, what is never told."""
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,6 +23,7 @@ from chain_server import (
 )
 
 from recon_node.ceramic import TimeProof
+from recon_node.ceramic.time_proof import MAX_TIME
 from recon_node.chain import ChainError, ChainReport, ChainSettings
 from recon_node.chain.rpc import RpcProvider, open_provider
 from recon_node.chain.rpc_endpoint import AnswerError, CoolingError, EndpointError, RpcEndpoint
@@ -48,11 +50,11 @@ async def test_a_transaction_and_its_block(clock, chain, url, shape) -> None:
     chain.mine(PROOF, 1_725_913_338, number=900, shape=shape)
     async with asking(url) as provider:
         transaction = await provider.transaction(TX)
-        assert transaction["input"] == ANSWERS["sepolia"]["input"]
-        assert transaction["blockNumber"] == "0x384"
-        assert transaction["blockHash"] is not None
-        block = await provider.block(transaction["blockHash"])
-        assert (block["number"], block["timestamp"]) == ("0x384", hex(1_725_913_338))
+        assert transaction.input == ANSWERS["sepolia"]["input"]
+        assert transaction.block_number == "0x384"
+        assert transaction.block_hash is not None
+        block = await provider.block(transaction.block_hash)
+        assert (block.number, block.time) == ("0x384", 1_725_913_338)
         assert await provider.transaction("0x" + "00" * 32) is None
         assert await provider.block("0x" + "00" * 32) is None
     assert chain.asked[0] == ("eth_chainId", "")
@@ -86,6 +88,7 @@ ENDPOINT_FAULTS = [
     Fault(403, b'{"jsonrpc": "2.0", "error": {"code": 1, "message": "bad key"}}'),
     rpc_error(-32005, "limit exceeded"),
     rpc_error(-32601, "the method does not exist"),
+    Fault(200, b'{"jsonrpc": "2.0", "id": 1, "error": null}'),
     Fault(200, b"<html>hello</html>"),
     Fault(200, b"\x1f\x8b\x08\x00", (("content-encoding", "gzip"),)),
     Fault(200, b"[" * 100_000),
@@ -148,10 +151,27 @@ async def test_a_question_without_an_answer_does_not_cost_the_endpoint(clock, ch
                 await provider.transaction(TX)
             assert await provider.transaction(TX) is not None, fault
         right = chain.blocks[block_hash]
-        for wrong in ({"timestamp": None}, {"timestamp": f"0x{1 << 63:x}"}, {"number": 5}):
+        for wrong in ({"timestamp": None}, {"timestamp": hex(MAX_TIME + 1)}, {"number": 5}):
             chain.blocks[block_hash] = right | wrong
             with pytest.raises(AnswerError, match="eth_getBlockByHash"):
                 await provider.block(block_hash)
+
+
+@pytest.mark.parametrize("name", ["result", "error"])
+async def test_an_answer_of_other_things_is_not_made_into_objects(clock, chain, url, name) -> None:
+    """A million lists held up the node for two seconds."""
+    lists = b"[]," * (1 << 20)
+    async with asking(url) as provider:
+        await provider.check()
+        chain.faults.append(Fault(body=b'{"%s": [%s0]}' % (name.encode(), lists)))
+        tracemalloc.start()
+        try:
+            with pytest.raises(AnswerError):
+                await provider.transaction(TX)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 10 * len(lists)
 
 
 async def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
