@@ -142,9 +142,7 @@ class EvmAuthority:
         next_nonce = await self._need(read_quantity, "eth_getTransactionCount", address, "latest")
         queued = await self._need(read_quantity, "eth_getTransactionCount", address, "pending")
         base_fee = await self._need(read_base_fee, "eth_getBlockByNumber", "latest", False)
-        tip = None
-        with suppress(AnswerError):
-            tip = await ask(read_wei, "eth_maxPriorityFeePerGas")
+        tip = await _suggested_tip(self._chain)
         balance = await ask(read_wei, "eth_getBalance", address, "latest")
         self.account = PayingAccount(address, balance)
         final = await self._chain.final_block() if attempts else 0
@@ -166,7 +164,7 @@ class EvmAuthority:
             queued_nonce=queued,
             final_nonce=final_nonce,
             base_fee=base_fee,
-            tip=_DEFAULT_TIP if tip is None else tip,
+            tip=tip,
             mined=mined,
             in_pool=in_pool,
             too_cheap=bool(attempts) and self._refused == attempts[-1].tx_hash,
@@ -236,6 +234,13 @@ class EvmAuthority:
         return answer
 
 
+async def _suggested_tip(chain: RpcProvider) -> int:
+    tip = None
+    with suppress(AnswerError):
+        tip = await chain.ask(read_wei, "eth_maxPriorityFeePerGas")
+    return _DEFAULT_TIP if tip is None else tip
+
+
 def _transaction(chain_id: str, nonce: int, max_fee: int, tip: int) -> dict[str, Any]:
     """Return what transactions have in common (EIP-1559)."""
     return {
@@ -271,7 +276,7 @@ async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
     """
 
     base_fee = await chain.ask(read_base_fee, "eth_getBlockByNumber", "latest", False) or 0
-    tip = await chain.ask(read_wei, "eth_maxPriorityFeePerGas") or 0
+    tip = await _suggested_tip(chain)
     if base_fee + tip > max_fee:
         raise AuthorityError(
             f"the chain asks for {(base_fee + tip) / 1e9:.3g} gwei per gas, and anchor_max_fee is "

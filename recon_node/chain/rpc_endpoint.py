@@ -40,9 +40,8 @@ _MAX_RETRY_AFTER: Final = 600.0
 """Seconds; a server that asks for a longer pause is asked again after this one."""
 _SHORTEST_SECRET: Final = 5
 """Characters; shorter parts of a URL are words such as "v2"."""
-_ENDPOINT_CODES: Final = frozenset({-32005, -32601, 429})
-"""JSON-RPC errors that are not about the question: limit exceeded (EIP-1474), no such method, too
-many requests."""
+_ENDPOINT_CODES: Final = frozenset({-32005, 429})
+"""JSON-RPC errors that are not about the question: limit exceeded (EIP-1474), too many requests."""
 _MAX_SHOWN: Final = 300
 """Characters of a text from outside that are shown."""
 _MAX_SEARCHED: Final = 4096

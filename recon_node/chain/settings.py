@@ -76,6 +76,7 @@ def _pairs(value: object) -> Iterable[tuple[str, str]]:
 def _checked_url(chain: str, url: str) -> str:
     try:
         parsed = httpx.URL(url)
+        parsed.host.encode("idna")  # as resolvers do
     except (httpx.InvalidURL, ValueError):
         parsed = httpx.URL()
     if not _HOST.fullmatch(parsed.raw_host):

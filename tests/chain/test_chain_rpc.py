@@ -87,7 +87,6 @@ ENDPOINT_FAULTS = [
     Fault(302, b"", (("location", "http://127.0.0.1:1/"),)),
     Fault(403, b'{"jsonrpc": "2.0", "error": {"code": 1, "message": "bad key"}}'),
     rpc_error(-32005, "limit exceeded"),
-    rpc_error(-32601, "the method does not exist"),
     Fault(200, b'{"jsonrpc": "2.0", "id": 1, "error": null}'),
     Fault(200, b"<html>hello</html>"),
     Fault(200, b"\x1f\x8b\x08\x00", (("content-encoding", "gzip"),)),
@@ -100,6 +99,7 @@ ENDPOINT_FAULTS = [
 MINED = ANSWERS["transactions"]["gnosis"]
 ANSWER_FAULTS = [
     rpc_error(-32000, "missing trie node"),
+    rpc_error(-32601, "the method does not exist"),  # not all suggest a tip
     Fault(200, b" " * 70_000),
     rpc_result(MINED),  # another transaction
     rpc_result(7),

@@ -42,6 +42,8 @@ def test_a_query_keeps_its_equals_signs() -> None:
         (["eip155:1=ftp://one.example/key"], r"eip155:1 \(ftp://one\.example\) should start"),
         (["eip155:1=http://[key"], "the URL for eip155:1 is not valid"),
         (["eip155:1=http://x:port/key"], "the URL for eip155:1 is not valid"),
+        (["eip155:1=http://one..example/key"], "the URL for eip155:1 is not valid"),
+        ([f"eip155:1=http://{'a' * 64}.example/key"], "the URL for eip155:1 is not valid"),
     ],
 )
 def test_providers_that_cannot_be_used(value: object, words: str) -> None:
