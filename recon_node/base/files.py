@@ -127,18 +127,26 @@ def read_small(path: Path, limit: int = MAX_SECRET) -> bytes:
     Raises:
         OSError: it cannot be read, or has more than `limit` bytes, as a device may.
     """
-    content = bytearray()
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return _read_at_most(limit, descriptor)
+    except OSError as error:  # which knows the descriptor at most
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(descriptor)
+
+
+def _read_at_most(limit: int, descriptor: int) -> bytes:
+    content = bytearray()
     ready = select.poll()  # `select` takes no descriptor above 1,023
     ready.register(descriptor, select.POLLIN)
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        while ready.poll(_PIPE_PATIENCE * 1000):
-            piece = file.read(MAX_SECRET)
-            content += piece or b""
-            if not piece:
-                return bytes(content)
-            if len(content) > limit:
-                raise OSError(errno.EFBIG, f"it has more than {limit} bytes")
+    while ready.poll(_PIPE_PATIENCE * 1000):
+        piece = os.read(descriptor, MAX_SECRET)
+        content += piece
+        if not piece:
+            return bytes(content)
+        if len(content) > limit:
+            raise OSError(errno.EFBIG, f"it has more than {limit} bytes")
     raise OSError(errno.ETIMEDOUT, "nothing comes from it")
 
 

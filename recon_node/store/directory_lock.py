@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from recon_node.base.errors import reason_of
 from recon_node.base.files import open_locked
 from recon_node.store.errors import StoreError
 
@@ -38,7 +39,7 @@ def directory_lock(data_dir: Path) -> Iterator[None]:
         ) from None
     except OSError as error:
         is_link = error.errno == errno.ELOOP
-        reason = "its file 'lock' is a symbolic link: remove it" if is_link else error.strerror
+        reason = "its file 'lock' is a symbolic link: remove it" if is_link else reason_of(error)
         raise StoreError(f"the data directory {data_dir} cannot be locked: {reason}") from error
     with file:
         mark = f"{os.getpid()} {os.uname().nodename}\n".encode()

@@ -16,6 +16,7 @@ from libp2p.identity_utils import save_identity
 from multiaddr import Multiaddr
 from p2p_support import eventually, loopback_host
 
+from recon_node.base import files
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import check_port, peer_id_in, resolve
@@ -40,7 +41,7 @@ def test_a_broken_identity_is_refused_and_left_alone(tmp_path, content):
     assert (tmp_path / IDENTITY_FILE).read_bytes() == content
 
 
-def test_what_cannot_be_an_identity_is_refused(tmp_path):
+def test_what_cannot_be_an_identity_is_refused(tmp_path, monkeypatch):
     file = tmp_path / IDENTITY_FILE
     save_identity(create_rsa_key_pair(1024), file)
     with pytest.raises(P2PError, match="RSA key, not Ed25519"):
@@ -51,6 +52,11 @@ def test_what_cannot_be_an_identity_is_refused(tmp_path):
     file.unlink()
     file.mkdir()
     with pytest.raises(P2PError, match="Is a directory; check"):
+        open_identity(tmp_path)
+    file.rmdir()
+    os.mkfifo(file)
+    monkeypatch.setattr(files, "_PIPE_PATIENCE", 0.01)
+    with pytest.raises(P2PError, match="nothing comes from it"):
         open_identity(tmp_path)
 
 

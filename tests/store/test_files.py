@@ -17,6 +17,7 @@ from recon_node.base.files import (
     move_into_place,
     open_locked,
     private_directory,
+    read_small,
 )
 from recon_node.store import StoreError
 from recon_node.store.directory_lock import directory_lock
@@ -183,6 +184,19 @@ def test_a_new_file_has_its_name_after_a_power_cut(tmp_path: Path, monkeypatch) 
     monkeypatch.setattr(files, "sync_directory", synced.append)
     create_file(tmp_path / "key", b"secret")
     assert synced == [tmp_path]
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for place, reason in (tmp_path, "Is a directory"), (Path("/dev/zero"), "more than 9 bytes"):
+        with pytest.raises(OSError, match=reason) as caught:
+            read_small(place, 9)
+        assert caught.value.filename == str(place)
+
+
+def test_a_lock_that_is_not_a_file_is_said(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(StoreError, match="cannot be locked: File"), directory_lock(tmp_path):
+        pass
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

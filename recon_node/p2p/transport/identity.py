@@ -20,14 +20,17 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.exceptions import CryptographyError
 from libp2p.crypto.keys import KeyPair, KeyType
 from libp2p.crypto.rsa import RSAPublicKey
-from libp2p.crypto.serialization import key_type_to_public_key_deserializer
-from libp2p.identity_utils import load_identity, save_identity
+from libp2p.crypto.serialization import (
+    deserialize_private_key,
+    key_type_to_public_key_deserializer,
+)
+from libp2p.identity_utils import save_identity
 from libp2p.peer.id import ID
 from multiaddr.codecs.cid import Codec as _AddressPart  # type: ignore[import-untyped]
 from nacl.signing import SigningKey
 
 from recon_node.base.errors import reason_of
-from recon_node.base.files import MAX_SECRET, draft_of, move_into_place, private_directory
+from recon_node.base.files import draft_of, move_into_place, private_directory, read_small
 from recon_node.p2p.errors import P2PError
 
 IDENTITY_FILE = "identity.key"
@@ -67,13 +70,10 @@ def signing_key_of(identity: KeyPair) -> SigningKey:
 
 
 def _load(path: Path) -> KeyPair:
-    with path.open("rb") as file:
-        if len(file.read(MAX_SECRET + 1)) > MAX_SECRET:
-            raise _broken(path, f"has more than {MAX_SECRET} bytes")
+    content = read_small(path)
     try:
-        identity = load_identity(path)
-    except OSError:
-        raise
+        private = deserialize_private_key(content)
+        identity = KeyPair(private, private.get_public_key())
     except Exception as error:  # the library's parser raises many kinds
         raise _broken(path, "is not a libp2p private key") from error
     if identity.private_key.get_type() != KeyType.Ed25519:

@@ -14,6 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
+from recon_node.base.errors import reason_of
 from recon_node.ceramic import EventIdError
 from recon_node.ipld import IpldError
 from recon_node.store.errors import (
@@ -176,9 +177,10 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
 
 def explain_os(error: OSError, path: Path) -> StoreError:
     """Return a `StoreError` that explains what the system reports about the file `path`."""
+    path, reason = error.filename or path, reason_of(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(f"{path} cannot be written: {_FULL} ({error})")
-    return StoreError(f"{path} cannot be used: {error}")
+        return DiskFullError(f"{path} cannot be written: {_FULL} ({reason})")
+    return StoreError(f"{path} cannot be used: {reason}")
 
 
 def damaged(path: Path, detail: str) -> DamagedLogError:
