@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from store_helpers import World
 
 from recon_node.store import StoreSettings
-from recon_node.store.admission import ladder
+from recon_node.store.admission import ladder, records
 from recon_node.store.admission.ladder import Ladder
-from recon_node.store.db import rows
+from recon_node.store.db import releases
 from recon_node.store.db.doubts import doubted_events
 from recon_node.store.db.settling import commit_proofs, postpone_proofs
 from recon_node.verification import Refusal
@@ -94,9 +94,9 @@ def test_the_short_way_leads_where_the_long_one_does(seed: int, guarded: bool, o
 @FEW
 @given(seed=SEEDS, guarded=st.booleans(), own=st.sampled_from([0.0, 0.5, 1.0]))
 def test_what_is_remembered_is_what_the_log_has(seed: int, guarded: bool, own: float) -> None:
-    with patch.object(rows, "MAX_KEPT", 0):
+    with patch.object(records, "MAX_KEPT", 0):
         loaded = outcome(seed, own, guarded=guarded)
-    with patch.object(rows, "MAX_RECENT", 8):
+    with patch.object(records, "MAX_RECENT", 8):
         few = outcome(seed, own, guarded=guarded)
     assert outcome(seed, own, guarded=guarded) == few == loaded
 
@@ -127,7 +127,7 @@ def test_what_watches_another_event_need_not_be_looked_at(seed, guarded, room):
         random = Random(seed)
         with (
             opened(guarded=guarded) as log,
-            patch.object(rows, "MAX_WAITERS", room),
+            patch.object(releases, "MAX_WAITERS", room),
             random_watches(random) if is_watching else patch.object(Ladder, "_watch"),
         ):
             for batch in batches:

@@ -11,7 +11,7 @@ import trio.testing
 from store_helpers import NETWORK, World, edit, feed_of
 
 from recon_node.store import FeedTime, Store, UnknownTimeError, open_store
-from recon_node.store.admission.records import Marks
+from recon_node.store.admission.shares import Marks
 from recon_node.store.maintenance.repair import repair_log
 
 

@@ -18,7 +18,7 @@ from recon_node.ceramic.builder import controller_of, data_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import StoreSettings, open_store
 from recon_node.store.admission.ladder import Ladder
-from recon_node.store.admission.records import Share
+from recon_node.store.admission.shares import Share
 from recon_node.store.db.settling import ask_chains, commit_proofs, postpone_proofs
 
 

@@ -19,7 +19,7 @@ from recon_node.fairness.pacing import Backoff
 from recon_node.store import StoreSettings, intake, open_store
 from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.records import Inquiry, Record
-from recon_node.store.db import rows, sql
+from recon_node.store.db import releases, sql
 from recon_node.store.db.log import Committed, EventLog
 from recon_node.store.db.settling import commit_releases
 from recon_node.store.intake import Intake
@@ -41,7 +41,7 @@ def many_waiting(size: int, seed: int = 0) -> tuple[World, Event, list[Event]]:
 
 
 def test_a_transaction_looks_at_a_bounded_number_of_waiting_events(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "MAX_WAITERS", 16)
+    monkeypatch.setattr(releases, "MAX_WAITERS", 16)
     world, init, events = many_waiting(200)
     log = BareLog(tmp_path)
     log.offer([world.offer(event) for event in events])
@@ -79,7 +79,7 @@ def test_what_is_offered_under_wrong_event_ids_releases_nothing(tmp_path: Path) 
 
 def test_what_is_refused_for_want_of_room_releases_nothing(tmp_path, monkeypatch):
     """However many badly signed events wait for it: each offer would have all of them loaded."""
-    monkeypatch.setattr(rows, "MAX_WAITERS", 4)
+    monkeypatch.setattr(releases, "MAX_WAITERS", 4)
     world, init, _ = many_waiting(0)
     anchors = [time_event(init.cid, init.cid, tx_hash=bytes([n] * 32)) for n in range(21)]
     bad = [forged(data_event(KEYS[0], init.cid, [anchors[-1].cid], n)) for n in range(10)]
@@ -95,7 +95,7 @@ def test_what_is_refused_for_want_of_room_releases_nothing(tmp_path, monkeypatch
 
 def test_releases_take_turns(tmp_path, monkeypatch):
     """However many wait for an event of one stream, those of another do not wait for them."""
-    monkeypatch.setattr(rows, "MAX_WAITERS", 4)
+    monkeypatch.setattr(releases, "MAX_WAITERS", 4)
     world = World(3, streams=2, events=0)
     inits = list(world.events.values())
     waiting = [world.extend(init.cid, [init.cid], n) for init in inits for n in range(40)]
@@ -115,7 +115,7 @@ def test_releases_take_turns(tmp_path, monkeypatch):
 
 
 async def test_the_events_of_an_anchor_move_on_when_nothing_else_comes(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "MAX_WAITERS", 16)
+    monkeypatch.setattr(releases, "MAX_WAITERS", 16)
     world = World(1, streams=40, events=0)
     anchors = [world.add(time_event(cid, cid)) for cid in list(world.events)]
     proofs = {anchor.payload["proof"] for anchor in anchors}
@@ -135,7 +135,7 @@ def streams_of_seven(world, count):
 
 
 async def test_a_release_over_which_the_node_fails_holds_up_no_other_event(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "MAX_WAITERS", 4)
+    monkeypatch.setattr(releases, "MAX_WAITERS", 4)
     monkeypatch.setattr(intake, "_PAUSES", Backoff(0.01, 0.01))
     world = World(0, streams=0, events=0)
     inits, waiting = streams_of_seven(world, 8)
@@ -164,7 +164,7 @@ async def test_a_release_over_which_the_node_fails_holds_up_no_other_event(tmp_p
 
 async def test_after_a_fault_that_is_over_releases_go_together_again(tmp_path, monkeypatch):
     """And if it comes back, it is logged again."""
-    monkeypatch.setattr(rows, "MAX_WAITERS", 4)
+    monkeypatch.setattr(releases, "MAX_WAITERS", 4)
     monkeypatch.setattr(intake, "_PAUSES", Backoff(0.01, 0.01))
     world = World(0, streams=0, events=0)
     inits, waiting = streams_of_seven(world, 2)
@@ -201,7 +201,7 @@ async def not_ahead(_intake: Intake, _batch: object) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_others_are_admitted_in_between_and_a_restart_continues(tmp_path, monkeypatch, seed):
-    monkeypatch.setattr(rows, "MAX_WAITERS", 2)
+    monkeypatch.setattr(releases, "MAX_WAITERS", 2)
     # The rules verify the stranger's event then; a check ahead could take as long as the release.
     monkeypatch.setattr(Intake, "_verify", not_ahead)
     world, init, events = many_waiting(150, seed)
@@ -228,7 +228,7 @@ async def test_others_are_admitted_in_between_and_a_restart_continues(tmp_path, 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_event_is_left_waiting_whose_history_is_here(tmp_path, monkeypatch, seed):
     """Each waits for several events of a batch, which are looked up in parts."""
-    monkeypatch.setattr(rows, "MAX_WAITERS", 16)
+    monkeypatch.setattr(releases, "MAX_WAITERS", 16)
     monkeypatch.setattr(sql, "_VALUES_PER_STATEMENT", 5)
     world = World(seed, streams=20, events=400)
     offers = world.offers()

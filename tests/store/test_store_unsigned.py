@@ -13,7 +13,7 @@ from support.time_events import time_event
 from recon_node.ceramic import Event, EventId
 from recon_node.ceramic.builder import data_event, deterministic_init_event, init_event
 from recon_node.store import Policy, PolicySettings, Store, StoreSettings, StreamFilter, open_store
-from recon_node.store.admission import records as shares
+from recon_node.store.admission import shares
 from recon_node.store.db.settling import lift_guard
 from recon_node.store.maintenance import check_log, import_history, repair_log
 

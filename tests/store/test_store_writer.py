@@ -15,7 +15,7 @@ from store_helpers import NETWORK, World, check_feed, feed_of
 
 from recon_node.fairness.slots import working_for
 from recon_node.store import Interest, Store, StoreError, StoreSettings, Verdict, open_store
-from recon_node.store.admission.records import Marks
+from recon_node.store.admission.shares import Marks
 from recon_node.store.db import log_schema
 from recon_node.store.db.log import EventLog
 from recon_node.store.intake import Writer

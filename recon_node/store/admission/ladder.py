@@ -23,19 +23,9 @@ name streams are (the log is *guarded*), these prove nothing, either: such an in
 UNCOVERED as well, until a valid data event covers it, and such a time event until it is covered or
 its anchor was looked up. What comes from the node's own clients needs no cover: they answer for it.
 
-An event that costs its maker nothing needs room in a share (`records.Share`). Without room it is
-refused for now, unless a valid event waits for it, or others give way. Only a time event whose
-chain is asked makes others give way.
-
-A step that fails refuses the EventId permanently. Most faults lie in the EventId (a wrong height,
-say), so the event can still arrive under the right one, and what builds on it keeps waiting. Some
-lie in the event itself (*inherent*): then everything that builds on it is refused, too.
-
-Nodes that got the same events must end with the same keys, in whatever order they came. An event
-may have several faults, and whether an inherent one is among those that are found must not depend
-on what came first. So each fault is looked for on one step, in one order there: what the event and
-its EventId alone can show, then its init event, then the rest of what it builds on. Of the rest,
-only what is fully checked, or permanently refused, counts.
+An event that costs its maker nothing needs room in a share (`shares`). Without room it is refused
+for now, unless a valid event waits for it, or others give way. Only a time event whose chain is
+asked makes others give way. What refuses an event for good is in `checks`.
 
 A time event is checked offline (hashes, and the path from the proof's root) and then stays PENDING,
 held and served to peers, until its anchor was looked up (`store.db.proofs`). With the time of its
@@ -48,51 +38,37 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from recon_node.ceramic import (
-    Event,
-    EventId,
-    EventIdError,
-    InvalidSignatureError,
-    Network,
-    StreamId,
-    UnsupportedSignatureError,
-    check_authority,
-    parse_event,
-)
+from recon_node.ceramic import EventId, EventIdError, Network
 from recon_node.ceramic.event import DATA, INIT
 from recon_node.ipld import CID
+from recon_node.store.admission.checks import (
+    FaultError,
+    check_event_id,
+    check_history,
+    check_signer,
+    has_whole_history,
+    stream_of,
+)
 from recon_node.store.admission.records import (
     DELIVERED,
     ORPHAN,
     PENDING,
     UNCOVERED,
     WAITING,
-    Amount,
     Completed,
     Inquiry,
     Known,
-    Marks,
     Moved,
     Record,
-    Share,
     StreamRecord,
     Want,
-    no_room,
-    share_of_record,
 )
+from recon_node.store.admission.shares import Amount, Marks, Share, no_room, share_of_record
 from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.verification import Facts, Refusal
 
 MAX_EVENT_IDS: Final = 8
 """EventIds under which one event waits for its history: one is right, its history shows which."""
-
-
-class _FaultError(Exception):
-    """A step that failed."""
-
-    def __init__(self, reason: str, *, inherent: bool = False) -> None:
-        super().__init__(reason)
-        self.refusal = Refusal(reason, inherent)
 
 
 class Ladder:
@@ -359,22 +335,18 @@ class Ladder:
         if record.refusal is not None:
             return record.refusal.inherent
         try:
-            if record.state is ORPHAN and (stream := self._meet_stream(record)) is not None:
-                # Its signature was checked against its signer's key before it came here, and that
-                # of an init event against its controller.
-                is_valid = record.kind is DATA and record.fault is None
-                if is_valid and record.signer != stream.controller:
-                    yield from self._check_authority(record, stream)
-                self._check_event_id(record, stream)
+            if record.state is ORPHAN and (stream := stream_of(self._known, record)) is not None:
+                yield from check_signer(self._known, record, stream)
+                check_event_id(record, stream, self._network)
                 self._known.streams[stream.init] = stream
                 record.state = WAITING
-            if record.state is WAITING and self._meet_history(record):
+            if record.state is WAITING and has_whole_history(self._known, record):
                 record.state = UNCOVERED
             if record.state is UNCOVERED and (yield from self._meet_cover(record)):
                 record.state = PENDING
             if record.state is PENDING and self._is_deliverable(record):
                 self._give_position(record)
-        except _FaultError as fault:
+        except FaultError as fault:
             self._refuse(record, fault.refusal)
             return fault.refusal.inherent
         except DamagedEventError as error:
@@ -407,42 +379,9 @@ class Ladder:
             self._known.refused[record.cid] = refusal.reason
         self.refused.append(record)
 
-    # The steps: True when the record may stand on the next state, False when it must wait.
-
-    def _meet_stream(self, record: Record) -> StreamRecord | None:
-        """ORPHAN to WAITING: return the stream, by which the record is to be checked."""
-        if (record.height == 0) is not (record.kind is INIT):
-            raise _FaultError(
-                f"its EventId has the height {record.height}; an init event has 0, others do not"
-            )
-        if record.event_id.stream != record.init[-4:]:
-            raise _FaultError(f"its EventId is of another stream than its init event {record.init}")
-        if record.kind is INIT:
-            assert record.event is not None, "an init event waits for nothing"
-            return StreamRecord.of(record.event)
-        stream = self._known.streams.get(record.init)
-        if stream is None:
-            self._check_base(record, record.init)
-        return stream
-
-    def _meet_history(self, record: Record) -> bool:
-        """WAITING to UNCOVERED."""
-        self._check_history(record)
-        height = 0
-        whole = True
-        for cid in record.builds_on:
-            base = self._known.checked(cid)
-            if base is None:
-                whole = False
-            else:
-                height = max(height, base.height + 1)
-        if whole and record.height != height:
-            raise _FaultError(f"its EventId has the height {record.height}, not {height}")
-        return whole
-
     def _meet_cover(self, record: Record) -> Inquiry[bool]:
-        """UNCOVERED to PENDING."""
-        self._check_history(record)
+        """Return whether an UNCOVERED record may be PENDING."""
+        check_history(self._known, record)
         uncovered = self._uncovered_below(record)
         is_covered = record.cid in self._covered
         record.is_unproven = False
@@ -461,8 +400,8 @@ class Ladder:
         return True
 
     def _is_deliverable(self, record: Record) -> bool:
-        """PENDING to DELIVERED."""
-        self._check_history(record)
+        """Return whether a PENDING record may be DELIVERED."""
+        check_history(self._known, record)
         if record.proof is not None and self._known.verdicts[record.proof] is None:
             return False
         for cid in record.builds_on:
@@ -501,62 +440,6 @@ class Ladder:
         for record in sorted(reached.values(), key=lambda record: record.height):
             if (yield from self._move_held(record)):
                 self._moved_by_cover.append(record.cid)
-
-    # The checks of the steps.
-
-    def _check_authority(self, record: Record, stream: StreamRecord) -> Inquiry[None]:
-        model = stream.model or (yield from self._model(stream))
-        event = yield from self._event(record)
-        try:
-            check_authority(event, stream.controller, model)
-        except UnsupportedSignatureError as error:
-            raise _FaultError(str(error)) from None
-        except InvalidSignatureError as error:
-            record.fault = str(error)
-
-    def _model(self, stream: StreamRecord) -> Inquiry[StreamId | None]:
-        init = self._known.checked(stream.init)
-        assert init is not None, "a stream is known by its init event"
-        header = (yield from self._event(init)).header
-        assert header is not None, "an init event has a header"
-        return header.model
-
-    def _event(self, record: Record) -> Inquiry[Event]:
-        if record.event is None:
-            yield Want(cars=[record])
-        return parse_event(self._known.car(record))
-
-    def _check_event_id(self, record: Record, stream: StreamRecord) -> None:
-        try:
-            is_right = record.event_id.startswith(stream.prefix(self._network))
-        except EventIdError as error:
-            raise _FaultError(str(error)) from None
-        if not is_right:
-            right = stream.event_id(self._network, record.height, record.cid)
-            raise _FaultError(
-                f"its EventId is {record.event_id}; by the stream's sort value and controller it "
-                f"would be {right}"
-            )
-
-    def _check_base(self, record: Record, cid: CID) -> None:
-        """Refuse an event for what one of those that it builds on is."""
-        reason = self._known.refused.get(cid)
-        if reason is not None:
-            if not reason.startswith("it builds on "):  # else it would grow along a chain
-                reason = f"it builds on {cid}, which was refused: {reason}"
-            raise _FaultError(reason, inherent=True)
-        base = self._known.checked(cid)
-        if base is not None and base.init != record.init:
-            raise _FaultError(f"it builds on {cid}, which is of another stream", inherent=True)
-
-    def _check_history(self, record: Record) -> None:
-        """Refuse an event for what it builds on, and a time event for what its transaction says."""
-        for cid in record.builds_on:
-            self._check_base(record, cid)
-        if record.proof is not None:
-            verdict = self._known.verdicts[record.proof]
-            if isinstance(verdict, Refusal):
-                raise _FaultError(verdict.reason, inherent=True)
 
 
 _TOO_MANY_EVENT_IDS: Final = Refusal(

@@ -1,27 +1,7 @@
-"""What admission works on: records of events, the shares of those that cost their maker nothing,
-and what is known around a batch.
+"""What admission works on: records of events, and what is known around a batch.
 
 A `Record` is one EventId and its event, a `StreamRecord` what the stream's init event requires of
 all its events. The log has a row for each.
-
-*Shares.* Whoever signs an event may write to its stream; what they sign takes as much room as it
-needs. Other events need no key that matters, so anybody can make any number of them:
-
-- `ORPHAN`: its stream's init event is not here, so nobody knows who may have signed it; or it is a
-  time event whose prev is not here;
-- `UNCOVERED`: a badly signed event, or an unsigned init event where a write policy decides in whose
-  name streams are: it waits for a valid data event of the stream's controller;
-- `UNPROVEN`: a time event whose transaction was not looked up. Once a signed event builds on it,
-  it is *backed*, and takes no more room than what is signed.
-
-Each kind has a share, and those beyond it are refused *for now*, or take the place of others of
-their kind. So they never take room from each other, nor from what is signed. No valid event is
-lost: an event whose history is here leaves its share at once, and one for which a valid event waits
-needs no room in it. Only time events have to wait for a lookup: there, those whose transaction the
-chain does not have, or whose chain this node does not ask, make room for others. Nothing that costs
-its maker nothing keeps them from that (`recon_node.store.db.evictable`).
-
-`Marks` count how much of each share is taken, with whatever else a batch moves on.
 
 *What is known.* `Known` has what is known of the events around one batch: loaded in bulk, kept
 current as the batch is judged. There is one `Record` object for each EventId, so that what one
@@ -32,10 +12,11 @@ it to `Known` from the log before they go on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import IntEnum
 from functools import lru_cache
+from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from recon_node.ceramic import Event, EventId, EventKind, Network, StreamId
@@ -43,7 +24,6 @@ from recon_node.ceramic.event import INIT, TIME
 from recon_node.ceramic.event_id import DEFAULT_SORT_KEY, stream_prefix
 from recon_node.ipld import CID
 from recon_node.store.damage import Damage, DamagedEventError
-from recon_node.store.values import StoreSettings
 from recon_node.verification import Facts, Refusal
 
 ProofVerdict = int | Refusal
@@ -196,117 +176,12 @@ def builds_on(event: Event | Facts) -> tuple[CID, ...]:
     return tuple(dict.fromkeys(links)) if event.init in event.prevs else links
 
 
-class Share(Enum):
-    """A kind of events that cost their maker nothing."""
-
-    ORPHAN = "events whose history is missing"
-    UNCOVERED = "events that no valid event covers"
-    UNPROVEN = "time events that no lookup has proven"
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """A number of events, and the bytes of their CARs."""
-
-    events: int = 0
-    bytes: int = 0
-
-    def __add__(self, other: Amount) -> Amount:
-        """Both together."""
-        return Amount(self.events + other.events, self.bytes + other.bytes)
-
-    def fits(self, limit: Amount) -> bool:
-        """Return whether it is within a limit."""
-        return self.events <= limit.events and self.bytes <= limit.bytes
-
-
-_MOST_UNCOVERED: Final = Amount(4096, 64 * 1024 * 1024)
-_WITHHELD: Final = 16_384
-"""The other shares, where these events are withheld from peers: their EventIds are in memory."""
-
-
-def share_of(kind: EventKind, state: State, *, badly_signed: bool, is_backed: bool) -> Share | None:
-    """Return the share that an event is in; None if it needs none."""
-    if badly_signed:
-        return Share.UNCOVERED if state < PENDING else None
-    if state is ORPHAN or (kind is TIME and state is WAITING):
-        return Share.ORPHAN
-    if kind is TIME:
-        return None if is_backed or state is DELIVERED else Share.UNPROVEN
-    return Share.UNCOVERED if state is UNCOVERED else None
-
-
-def share_of_record(record: Record) -> Share | None:
-    """Return the share that a record is in; None if it needs none, or was refused."""
-    if record.refusal is not None or record.state is DELIVERED:
-        return None
-    badly_signed = record.fault is not None
-    return share_of(
-        record.kind, record.state, badly_signed=badly_signed, is_backed=record.is_backed
-    )
-
-
-def no_room(share: Share, limit: Amount) -> Refusal:
-    """Return why an event that needs room in a full share is refused for now."""
-    reason = (
-        f"there is no room for more {share.value}: this node keeps at most {limit.events:,} of "
-        f"them, and {limit.bytes:,} bytes; offer it again later, or with what builds on it"
-    )
-    return Refusal(reason, temporary=True)
-
-
-@dataclass(slots=True)
-class Marks:
-    """Where the log stands; each batch moves it on."""
-
-    head: int
-    """The last feed position given."""
-    row: int
-    """The last row id given."""
-    waiting: int
-    """Records below PENDING."""
-    shares: dict[Share, Amount] = field(default_factory=dict)
-    """How much of each share is taken."""
-    has_releases: bool = False
-    """Whether there are events that have moved, or proofs that were settled, whose waiters have
-    not all been looked at (`recon_node.store.db.rows`)."""
-
-    def copy(self) -> Marks:
-        """Return marks of their own, to be moved on."""
-        return Marks(self.head, self.row, self.waiting, dict(self.shares), self.has_releases)
-
-    def count(self, record: Record, times: int = 1) -> None:
-        """Count a record, which takes nothing if it was refused; with -1, count it no longer."""
-        share = share_of_record(record)
-        if share is not None:
-            self.shares[share] = self.taken(share) + Amount(times, times * record.size)
-        self.waiting += times * (record.refusal is None and record.state < PENDING)
-
-    def taken(self, share: Share) -> Amount:
-        """Return how much of a share is taken."""
-        return self.shares.get(share, Amount())
-
-
-def share_limits(settings: StoreSettings, *, guarded: bool) -> Mapping[Share, Amount]:
-    """Return how large each share may be.
-
-    Args:
-        settings: of the store.
-        guarded: whether a write policy decides in whose name streams are.
-    """
-    events = settings.max_waiting
-    most = Amount(min(events, _WITHHELD) if guarded else events, settings.max_waiting_bytes)
-    return {
-        Share.ORPHAN: most,
-        Share.UNCOVERED: Amount(
-            min(_MOST_UNCOVERED.events, most.events), min(_MOST_UNCOVERED.bytes, most.bytes)
-        ),
-        Share.UNPROVEN: most,
-    }
-
-
 T = TypeVar("T")
 
+MAX_RECENT: Final = 4096
+"""Delivered events that are remembered between batches, of about 600 bytes each."""
+MAX_KEPT: Final = 256
+"""Of these, the events of one batch: a long one brings most of what it builds on."""
 
 Moved = tuple[CID, bytes | None]
 """An event that others may build on, and why these are looked at: the init event of its stream, if
@@ -456,3 +331,36 @@ class Known:
         if not isinstance(car, bytes):
             raise DamagedEventError(car)
         return car
+
+
+class Recent:
+    """The latest delivered events that batches knew: what comes next mostly builds on these.
+
+    Their records do not change any more, and no other EventId of theirs is taken.
+    """
+
+    def __init__(self) -> None:
+        self._events: dict[CID, tuple[Record, StreamRecord | None]] = {}
+
+    def keep(self, known: Known) -> None:
+        """Remember the latest of a batch that is committed."""
+        if len(self._events) >= MAX_RECENT:
+            self._events.clear()
+        for record in islice(reversed(known.touched.values()), MAX_KEPT):
+            if record.state is not DELIVERED or record.kind is TIME or record.cid in known.refused:
+                continue
+            if len(known.records_of(record.cid)) == 1:
+                record.logged_state, record.event, record.builds_on = DELIVERED, None, ()
+                self._events[record.cid] = record, known.streams.get(record.cid)
+
+    def recall(self, cids: Collection[CID], known: Known) -> list[CID]:
+        """Tell what is remembered of some events; return the others."""
+        found = self._events.keys() & cids
+        if not found:
+            return list(cids)
+        for cid in found:
+            record, stream = self._events[cid]
+            known.adopt([record])
+            if stream is not None:
+                known.streams[cid] = stream
+        return [cid for cid in cids if cid not in found]

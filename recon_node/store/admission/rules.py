@@ -40,12 +40,12 @@ from recon_node.store.admission.records import (
     UNCOVERED,
     Inquiry,
     Known,
-    Marks,
     Record,
     StreamRecord,
     Want,
     builds_on,
 )
+from recon_node.store.admission.shares import Marks
 from recon_node.store.damage import FORGOTTEN
 from recon_node.store.values import Cause, Submission, Verdict
 from recon_node.verification import Broken, Facts, Refusal, Unreadable, check_event

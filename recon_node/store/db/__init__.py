@@ -6,6 +6,7 @@ log          the log: what changes it, each in one transaction, and what is writ
 settling     what moves the events that wait: lookups, releases
 rows         events as rows; loads what the rules have to know
 blocks       how a CAR is stored, and blocks that events share
+releases     what moved, and has waiters that have not been looked at
 proofs       which anchors await their lookup, and what it led to
 doubts       proofs that the chain does not have, and what the model ring lacks for them
 evictable    what of these may make room for time events

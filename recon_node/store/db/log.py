@@ -22,7 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,28 +36,23 @@ from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.records import (
     ORPHAN,
     PENDING,
-    Amount,
     Completed,
-    Marks,
+    Recent,
     Record,
-    Share,
     State,
-    share_limits,
-    share_of,
 )
 from recon_node.store.admission.rules import Judgement, Rules, Terms
+from recon_node.store.admission.shares import Amount, Marks, Share, share_limits, share_of
 from recon_node.store.damage import Damage
 from recon_node.store.db import log_schema, proofs
 from recon_node.store.db.blocks import cut_out_shared, full_size
 from recon_node.store.db.evictable import Evictable, note_backed
+from recon_node.store.db.releases import has_releases, keep_releases
 from recon_node.store.db.rows import (
     FAULT,
     BatchLoader,
-    Recent,
     delete_records,
-    has_releases,
     insert_records,
-    keep_releases,
     note_own_streams,
     remember_refused,
     select_withheld,
@@ -237,7 +232,7 @@ class EventLog:
         Raises:
             StoreError: the disk did not take it.
         """
-        marks = self.marks.copy()
+        marks = replace(self.marks, shares=dict(self.marks.shares))
         with explained_errors(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:

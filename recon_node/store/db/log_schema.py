@@ -22,9 +22,9 @@ are checked against. `refused` remembers EventIds that were proven wrong (`inher
 itself is wrong, under any EventId). `proofs` and `anchors` are about time events, see `proofs` and
 `statements` in this package; `not_found` says which proofs the chain did not have (`doubts`).
 `deliveries` says when positions were given, see `recon_node.store.reading.feed_rows`. `faults` says
-which events are badly signed, and `releases` whose waiters have not all been looked at: see
-`recon_node.store.db.rows`. `forgotten` has the init events of the streams of which no CARs are
-stored, see `recon_node.store.maintenance.closed_log`.
+which events are badly signed (`rows`), and `releases` whose waiters have not all been looked at
+(`releases`). `forgotten` has the init events of the streams of which no CARs are stored, see
+`recon_node.store.maintenance.closed_log`.
 """
 
 from __future__ import annotations

@@ -4,12 +4,6 @@
 what is wrong with its signature. Such an event is never a tip, but it keeps covering what it
 covers. It is delivered once a valid data event covers it (`recon_node.store.admission.ladder`).
 
-A *release* is an event that has moved, or a proof that was settled, as long as not all events that
-wait for it have been looked at. Any number may wait, and a transaction looks at `MAX_WAITERS` of
-them. If there are more, `releases` keeps the CID of the event or proof, and the row of the last
-waiter that was looked at. Further transactions (`commit_releases` in `settling`) continue there,
-between those that admit other events, and after a restart.
-
 `own_streams` has the streams that the node's own clients have written to: those whose events its
 API admitted. Time events do not count, since anybody can make them.
 
@@ -22,11 +16,10 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 from recon_node.ceramic import EventId, EventKind, parse_event
-from recon_node.ceramic.event import INIT, TIME
+from recon_node.ceramic.event import INIT
 from recon_node.ipld import CID, CidError
 from recon_node.store.admission.records import (
     DELIVERED,
@@ -36,6 +29,7 @@ from recon_node.store.admission.records import (
     Inquiry,
     Known,
     Moved,
+    Recent,
     Record,
     State,
     StreamRecord,
@@ -43,17 +37,15 @@ from recon_node.store.admission.records import (
     builds_on,
 )
 from recon_node.store.damage import FORGOTTEN, Damage, check_stored
+from recon_node.store.db import releases
 from recon_node.store.db.blocks import BlockReader, cut_out_shared, full_size, trim
 from recon_node.store.db.doubts import doubted_among
 from recon_node.store.db.evictable import Evictable
 from recon_node.store.db.proofs import proof_verdicts
-from recon_node.store.db.sql import MAX_REASON, blob, insert_rows, select_in, select_named, short_of
+from recon_node.store.db.sql import MAX_REASON, blob, insert_rows, select_in, select_named
 from recon_node.store.errors import DamagedRowError
 
 T = TypeVar("T")
-
-MAX_WAITERS: Final = 256
-"""Waiting events that one transaction loads from the log, some 0.3 ms each."""
 
 FAULT: Final = "(SELECT reason FROM faults WHERE faults.id = events.id)"
 """The fault of a row of `events` in a SELECT; null if there is none."""
@@ -61,31 +53,9 @@ FAULT: Final = "(SELECT reason FROM faults WHERE faults.id = events.id)"
 _OF_POSITIONS: Final = (
     "SELECT position, reason FROM events CROSS JOIN faults USING (id) WHERE position IN (?)"
 )
-MAX_RECENT: Final = 4096
-"""Delivered events that are remembered between batches, of about 600 bytes each."""
-MAX_KEPT: Final = 256
-"""Of these, the events of one batch: a long one brings most of what it builds on."""
-BEGINNING: Final = -1
-"""Before the row of any waiter."""
-
-_WAITERS: Final = (
-    "SELECT event FROM waits CROSS JOIN events ON events.id = event WHERE waits.cid = ?1 "
-    "AND (watched OR ?2 IS NULL OR state > -1 AND init_cid != ?2) "  # as in `Known.waiters`
-    "AND event > ?3 ORDER BY event LIMIT ?4"
-)
 _UNWAITED: Final = (
     "SELECT column1 FROM (VALUES (?)) "
     "WHERE NOT EXISTS (SELECT 1 FROM waits WHERE waits.cid = column1)"
-)
-_ANCHORED: Final = (
-    "SELECT event FROM anchors JOIN events ON events.id = event "
-    "WHERE proof = ?1 AND event > ?3 AND position IS NULL ORDER BY event LIMIT ?4"
-)
-_GUARDED: Final = (
-    f"SELECT id FROM events WHERE position IS NULL AND state = {UNCOVERED.value} "
-    "AND kind != 'data' AND id > ? AND NOT EXISTS (SELECT 1 FROM waits CROSS JOIN events AS base "
-    f"ON base.short_cid = {short_of('waits.cid')} AND base.cid = waits.cid "
-    f"WHERE waits.event = events.id AND base.state = {UNCOVERED.value}) ORDER BY id LIMIT ?"
 )
 
 _SELECT: Final = (
@@ -388,88 +358,6 @@ def note_own_streams(connection: sqlite3.Connection, inits: Collection[CID]) -> 
     )
 
 
-def select_waiters(
-    connection: sqlite3.Connection, moved: Moved, after: int, limit: int
-) -> list[int]:
-    """Return the rows of undelivered events that wait for an event or for a proof, ascending."""
-    for sql in (_WAITERS, _ANCHORED):  # a CID is either an event's or a proof's
-        rows = [row for (row,) in connection.execute(sql, (*moved, after, limit))]
-        if rows:
-            return rows
-    return []
-
-
-def has_releases(connection: sqlite3.Connection) -> bool:
-    """Return whether there is a release."""
-    return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM releases)").fetchone()[0])
-
-
-def select_releases(connection: sqlite3.Connection, last: bytes) -> list[tuple[CID, int]]:
-    """Return up to `MAX_WAITERS` releases, each with the row of the last waiter that was looked at.
-
-    They come in a circle, from the one after `last`: so one with any number of waiters, or any
-    number of them, does not keep the others from having their turn.
-    """
-    sql = "SELECT cid, after FROM releases WHERE cid {} ? ORDER BY cid LIMIT ?"
-    rows = connection.execute(sql.format(">"), (last, MAX_WAITERS)).fetchall()
-    rows += connection.execute(sql.format("<="), (last, MAX_WAITERS - len(rows))).fetchall()
-    return [(CID(cid), after) for cid, after in rows]
-
-
-def keep_releases(connection: sqlite3.Connection, releases: Mapping[CID, int]) -> None:
-    """Write releases; one that is there already continues from the lower row."""
-    connection.executemany(
-        "INSERT INTO releases (cid, after) VALUES (?, ?) "
-        "ON CONFLICT (cid) DO UPDATE SET after = min(after, excluded.after)",
-        releases.items(),
-    )
-
-
-def delete_release(connection: sqlite3.Connection, cid: CID) -> None:
-    """Remove a release."""
-    connection.execute("DELETE FROM releases WHERE cid = ?", (cid,))
-
-
-def select_guarded(connection: sqlite3.Connection, after: int) -> list[int]:
-    """Return the next UNCOVERED rows beyond one that only a guarded log keeps so: they are not
-    badly signed, and build on nothing that is UNCOVERED."""
-    rows = connection.execute(_GUARDED, (after, MAX_WAITERS))
-    return [row for (row,) in rows]
-
-
-class Recent:
-    """The latest delivered events that batches knew: what comes next mostly builds on these.
-
-    Their records do not change any more, and no other EventId of theirs is taken.
-    """
-
-    def __init__(self) -> None:
-        self._events: dict[CID, tuple[Record, StreamRecord | None]] = {}
-
-    def keep(self, known: Known) -> None:
-        """Remember the latest of a batch that is committed."""
-        if len(self._events) >= MAX_RECENT:
-            self._events.clear()
-        for record in islice(reversed(known.touched.values()), MAX_KEPT):
-            if record.state is not DELIVERED or record.kind is TIME or record.cid in known.refused:
-                continue
-            if len(known.records_of(record.cid)) == 1:
-                record.logged_state, record.event, record.builds_on = DELIVERED, None, ()
-                self._events[record.cid] = record, known.streams.get(record.cid)
-
-    def recall(self, cids: Collection[CID], known: Known) -> list[CID]:
-        """Tell what is remembered of some events; return the others."""
-        found = self._events.keys() & cids
-        if not found:
-            return list(cids)
-        for cid in found:
-            record, stream = self._events[cid]
-            known.adopt([record])
-            if stream is not None:
-                known.streams[cid] = stream
-        return [cid for cid in cids if cid not in found]
-
-
 class BatchLoader:
     """Answers what a batch has to know, within its transaction, by a handful of queries: not by
     thousands for 1,000 events.
@@ -486,7 +374,7 @@ class BatchLoader:
         self._connection = connection
         self._recent = recent
         self._evictable = evictable
-        self._room = MAX_WAITERS
+        self._room = releases.MAX_WAITERS
         self.releases: dict[CID, int] = {}
         # Often there are none. Within the transaction, rows are added only at its end.
         self._any_waits, self._any_refused, any_forgotten = connection.execute(
@@ -532,7 +420,7 @@ class BatchLoader:
         for record in want.cars:
             self.known.cars[record] = _stored_car(self._connection, record.row)
         if want.evictable:
-            found = self._evictable.find(self._connection, MAX_WAITERS)
+            found = self._evictable.find(self._connection, releases.MAX_WAITERS)
             records = self._load_records("id IN (?)", list(found))
             self.known.evictable = [(record, found[record.row]) for record in records]
 
@@ -569,13 +457,13 @@ class BatchLoader:
         if missing and self._any_waits:
             self.load_waiters(missing)
 
-    def load_waiters(self, moved: Sequence[Moved], after: int = BEGINNING) -> list[Record]:
+    def load_waiters(self, moved: Sequence[Moved], after: int = 0) -> list[Record]:
         """Load what waits for some events or proofs, beyond a row, one after the other until there
         is no room; those that moved and have further waiters are in `releases` then."""
         self.known.waited_for.update(moved)
         loaded: dict[int, None] = {}
         for cid, stream in moved:
-            rows = select_waiters(self._connection, (cid, stream), after, self._room + 1)
+            rows = releases.select_waiters(self._connection, (cid, stream), after, self._room + 1)
             taken = rows[: self._room]
             if len(taken) < len(rows) and stream is not None:
                 self.releases[cid] = taken[-1] if taken else after

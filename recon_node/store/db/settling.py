@@ -2,7 +2,7 @@
 
 Events wait for a lookup of their anchor (`ask_chains`, `commit_proofs`, `postpone_proofs`,
 `forget_far_dues`), or for others. Any number may wait for one that arrives, or for one anchor, and
-that is too much for one transaction: `rows` says how these *releases* are kept, and
+that is too much for one transaction: `releases` says how these *releases* are kept, and
 `commit_releases` continues them. Unsigned events wait as long as the log is guarded (`lift_guard`).
 """
 
@@ -14,7 +14,7 @@ from recon_node.ipld import CID
 from recon_node.store.admission.records import REFUSED, ProofVerdict
 from recon_node.store.db import doubts, proofs
 from recon_node.store.db.log import Change, Committed, EventLog
-from recon_node.store.db.rows import (
+from recon_node.store.db.releases import (
     delete_release,
     has_releases,
     select_guarded,
