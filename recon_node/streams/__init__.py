@@ -12,6 +12,7 @@
     document_schema     whether a document conforms to the JSON Schema of its model
     schema_normal_form  a schema as what checks a document, and nothing else
     schema_price        what such a check may cost
+    pattern_price       what it may cost to match a pattern
     json_patch          JSON Patch, at a bounded cost
     json_values         weight, equality and difference of values, and the budget for all work
     picture             a stream as a picture

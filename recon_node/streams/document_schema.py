@@ -37,17 +37,15 @@ import orjson
 from recon_node.ipld import dag_json
 from recon_node.ipld.dag_json import number_text
 from recon_node.streams.json_values import Budget, BudgetError, JsonPatchError, measure
-from recon_node.streams.schema_normal_form import draft_of, normal_form
-from recon_node.streams.schema_price import (
+from recon_node.streams.schema_normal_form import (
     EACH,
     EITHER,
     HERE,
-    MAX_MEMORY,
-    OWN_KEYWORDS,
     SchemaError,
-    SchemaPrice,
-    dearness,
+    draft_of,
+    normal_form,
 )
+from recon_node.streams.schema_price import MAX_MEMORY, OWN_KEYWORDS, SchemaPrice, dearness
 
 MAX_SCHEMA: Final = 100_000
 """Approximate bytes of a schema's JSON."""

@@ -31,7 +31,7 @@ from recon_node.ipld import CID, IpldError
 from recon_node.ipld.dag_json import number_text
 from recon_node.streams.document_schema import DocumentSchema, compiled, is_satisfiable
 from recon_node.streams.json_values import Budget, equal_within
-from recon_node.streams.schema_price import SchemaError
+from recon_node.streams.schema_normal_form import SchemaError
 
 Errors = list[str]
 Definitions = Mapping[CID, Any]

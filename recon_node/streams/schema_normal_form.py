@@ -13,21 +13,32 @@ apply to short texts only.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import urljoin
+from urllib.parse import unquote, urljoin
 
-from recon_node.streams.schema_price import (
-    ASIDE,
-    EACH,
-    EITHER,
-    HERE,
-    SchemaError,
-    elsewhere,
-    needs_backtracking,
-    parts_of,
-    steps_below,
-    target_of,
-)
+from recon_node.streams.json_patch import parse_pointer
+from recon_node.streams.json_values import JsonPatchError
+from recon_node.streams.pattern_price import needs_backtracking
+
+# Keywords with schemas; True: in an object by name. These check the content itself ...
+HERE: Final = {
+    **dict.fromkeys(("not", "if", "then", "else", "allOf", "anyOf", "oneOf"), False),
+    **dict.fromkeys(("dependentSchemas", "dependencies"), True),
+}
+# ... these check a part of it, at most one of them the same part ...
+EITHER: Final = {
+    **dict.fromkeys(("items", "prefixItems", "additionalItems", "additionalProperties"), False),
+    "properties": True,
+}
+# ... each of these may check that part, too ...
+EACH: Final = {
+    **dict.fromkeys(("contains", "propertyNames"), False),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), False),
+    "patternProperties": True,
+}
+# ... and these check nothing unless something refers to them.
+ASIDE: Final = {"$defs": True, "definitions": True}
 
 _ALL: Final = {**HERE, **EITHER, **EACH, **ASIDE}
 _ANNOTATIONS: Final = (
@@ -62,6 +73,10 @@ _CLASSES: Final = {
 """The characters that JavaScript's escapes stand for."""
 _DYNAMIC: Final = {"2019-09": "$recursiveRef", "2020-12": "$dynamicRef"}
 """Keywords that mean the same as `$ref` where a schema has no part with an `$id`."""
+
+
+class SchemaError(ValueError):
+    """A schema that cannot be used to check documents; the message says why."""
 
 
 def draft_of(schema: dict[str, Any]) -> str:
@@ -226,6 +241,57 @@ class _Places:
         pointer += fragment if is_pointer else ""
         self._count(address, pointer)
         return pointer
+
+
+def target_of(schema: Any, reference: str) -> Any:
+    """Return the target of a `$ref` in normal form.
+
+    Raises:
+        SchemaError: it is not in the schema.
+    """
+    try:
+        target = schema
+        for token in parse_pointer(unquote(reference[1:])):
+            target = target[int(token) if isinstance(target, list) else token]
+    except (JsonPatchError, LookupError, TypeError, ValueError):
+        raise elsewhere(reference) from None
+    return target
+
+
+def parts_of(schema: Any, keywords: Mapping[str, bool]) -> Iterator[Any]:
+    """Yield the schemas under these keywords."""
+    if not isinstance(schema, dict):
+        return
+    for keyword, is_by_name in keywords.items():
+        value = schema.get(keyword)
+        if isinstance(value, list) and not is_by_name:
+            yield from value
+        elif isinstance(value, dict) and is_by_name:
+            yield from value.values()
+        elif isinstance(value, dict):
+            yield value
+
+
+def steps_below(part: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the schemas in a part, each with the step to it: the end of its JSON Pointer."""
+    for keyword, is_by_name in _ALL.items():
+        value = part.get(keyword)
+        if isinstance(value, list) and not is_by_name:
+            yield from ((f"/{keyword}/{number}", item) for number, item in enumerate(value))
+        elif isinstance(value, dict) and is_by_name:
+            yield from ((f"/{keyword}/{_token(name)}", item) for name, item in value.items())
+        elif value is not None:
+            yield f"/{keyword}", value
+
+
+def _token(name: str) -> str:
+    """A name in a JSON Pointer within a URI."""
+    return name.replace("~", "~0").replace("/", "~1").replace("%", "%25")
+
+
+def elsewhere(reference: str) -> SchemaError:
+    """Return the error of a reference to something that is not in the schema."""
+    return SchemaError(f"it refers to {reference!r}, which is not in it")
 
 
 def _joined(base: str, reference: str) -> str:

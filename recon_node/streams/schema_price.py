@@ -18,36 +18,24 @@ the schema (`_Price.slow`) and those of the content (`dearness`).
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from operator import add
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
 
 from recon_node.ipld import CID
-from recon_node.streams.json_patch import parse_pointer
-from recon_node.streams.json_values import JsonPatchError, weigh_text
-
-# Keywords with schemas; True: in an object by name. These check the content itself ...
-HERE: Final = {
-    **dict.fromkeys(("not", "if", "then", "else", "allOf", "anyOf", "oneOf"), False),
-    **dict.fromkeys(("dependentSchemas", "dependencies"), True),
-}
-# ... these check a part of it, at most one of them the same part ...
-EITHER: Final = {
-    **dict.fromkeys(("items", "prefixItems", "additionalItems", "additionalProperties"), False),
-    "properties": True,
-}
-# ... each of these may check that part, too ...
-EACH: Final = {
-    **dict.fromkeys(("contains", "propertyNames"), False),
-    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), False),
-    "patternProperties": True,
-}
-# ... and these check nothing unless something refers to them.
-ASIDE: Final = {"$defs": True, "definitions": True}
+from recon_node.streams.json_values import weigh_text
+from recon_node.streams.pattern_price import price_of_pattern
+from recon_node.streams.schema_normal_form import (
+    EACH,
+    EITHER,
+    HERE,
+    SchemaError,
+    parts_of,
+    steps_below,
+    target_of,
+)
 
 MAX_NESTING: Final = 100
 """Levels of an unfolded schema."""
@@ -80,50 +68,20 @@ _NOT_JSON: Final = 1_500
 """Cost of bytes, or of a link, which are converted to JSON first."""
 _AGAIN: Final = 4
 """How often `unevaluated...` makes the parts next to it check the same again."""
-_MAX_PATTERN: Final = 3_000
-"""Cost, for each byte of content, of the largest pattern that the engine accepts."""
 _MAX_DIGITS: Final = 15
 """Decimal digits of the largest number that is computed; beyond it is `_BEYOND`."""
 _BEYOND: Final = 10**30
 """More than any limit."""
 _BYTES: Final = 16
 """Bytes of text that are counted, or compared, in one step."""
-_BACKTRACKED: Final = 20_000
-_BACKTRACKED_PER_CHARACTER: Final = 200
-_BACKTRACKED_PER_BYTE: Final = 200
-"""Cost of a pattern with look-around: for each text, and for each character of the pattern and byte
-of the text in addition."""
 _TEXT_PER_PART: Final = 64
 """Characters of a text in a schema that count as one part of it."""
-_COUNT_DIGITS: Final = 6
-"""Digits of a pattern's repetition count that are read."""
-
-_A_PATTERN: Final = 48
-_STATES_PER_KIB: Final = 6
-_WIDE_CLASS: Final = 8
-_UNICODE_CLASS: Final = 128
-_FOLDED_CLASS: Final = 1_024
-"""KiB of a compiled pattern: for itself, its states and its classes of characters. A class of all
-characters but a few is small; one of a Unicode property takes up to 130 KiB. To ignore the case of
-either takes the time in which eight of these are compiled."""
-_LARGEST: Final = 4_096
-"""KiB of the largest pattern that the engine accepts."""
 _PATHS_PER_KIB: Final = 512
 """Bytes of paths for which the engine holds a KiB."""
-_UNICODE: Final = re.compile(r"\\[pP]|-\s*(?:[^\x00-\x7f]|\\[xuU])")
-_NEGATED: Final = re.compile(r"\\[WDS]|\[\^")
-_IGNORES_CASE: Final = re.compile(r"\(\?[a-zA-Z]*i")
-_REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
-_NEEDS_BACKTRACKING: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _SCHEMAS: Final = {**HERE, **EITHER, **EACH}
-_PARTS: Final = {**_SCHEMAS, **ASIDE}
 _DATA: Final = ("const", "enum", "required", "dependentRequired", "type")
-
-
-class SchemaError(ValueError):
-    """A schema that cannot be used to check documents; the message says why."""
 
 
 class _Price(NamedTuple):
@@ -324,30 +282,15 @@ def _checked(price: _Price) -> _Price:
 
 
 def _price_of_pattern(pattern: str) -> _Price:
-    """The cost for each byte of content: the maximum number of the automaton's states."""
-    counts = (int((most or least)[:_COUNT_DIGITS]) for least, most in _REPETITION.findall(pattern))
-    states = len(pattern) * math.prod(max(count, 1) for count in counts)
-    times = max(states // max(len(pattern), 1), 1)
-    memory = _A_PATTERN + states // _STATES_PER_KIB + times * _of_classes(pattern)
-    memory = min(memory, _LARGEST)
-    price = _Price(1, patterns=min(states, _MAX_PATTERN), regexes=1, memory=memory)
-    if needs_backtracking(pattern):
-        again = len(pattern) * _BACKTRACKED_PER_CHARACTER
-        return price._replace(
-            texts=_BYTES * (_BACKTRACKED_PER_BYTE + len(pattern) // 2),
-            slow=_BACKTRACKED + again,
-            backtracking=1,
-        )
-    return price
-
-
-def _of_classes(pattern: str) -> int:
-    """KiB of a pattern's classes of characters, if each of them is written once."""
-    unicode, negated = len(_UNICODE.findall(pattern)), len(_NEGATED.findall(pattern))
-    dots = pattern.count(".") * _WIDE_CLASS
-    if _IGNORES_CASE.search(pattern):
-        return dots + (unicode + negated) * _FOLDED_CLASS
-    return dots + unicode * _UNICODE_CLASS + negated * _WIDE_CLASS
+    price = price_of_pattern(pattern)
+    return _Price(
+        slow=price.for_text,
+        patterns=price.states,
+        texts=_BYTES * price.for_byte,
+        backtracking=price.for_text > 0,
+        regexes=1,
+        memory=price.memory,
+    )
 
 
 def _price_of_data(value: Any) -> _Price:
@@ -406,52 +349,6 @@ def _members(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list) else ()
 
 
-def target_of(schema: Any, reference: str) -> Any:
-    """Return the target of a `$ref` in normal form.
-
-    Raises:
-        SchemaError: it is not in the schema.
-    """
-    try:
-        target = schema
-        for token in parse_pointer(unquote(reference[1:])):
-            target = target[int(token) if isinstance(target, list) else token]
-    except (JsonPatchError, LookupError, TypeError, ValueError):
-        raise elsewhere(reference) from None
-    return target
-
-
-def parts_of(schema: Any, keywords: Mapping[str, bool]) -> Iterator[Any]:
-    """Yield the schemas under these keywords."""
-    if not isinstance(schema, dict):
-        return
-    for keyword, is_by_name in keywords.items():
-        value = schema.get(keyword)
-        if isinstance(value, list) and not is_by_name:
-            yield from value
-        elif isinstance(value, dict) and is_by_name:
-            yield from value.values()
-        elif isinstance(value, dict):
-            yield value
-
-
-def steps_below(part: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the schemas in a part, each with the step to it: the end of its JSON Pointer."""
-    for keyword, is_by_name in _PARTS.items():
-        value = part.get(keyword)
-        if isinstance(value, list) and not is_by_name:
-            yield from ((f"/{keyword}/{number}", item) for number, item in enumerate(value))
-        elif isinstance(value, dict) and is_by_name:
-            yield from ((f"/{keyword}/{_token(name)}", item) for name, item in value.items())
-        elif value is not None:
-            yield f"/{keyword}", value
-
-
-def _token(name: str) -> str:
-    """A name in a JSON Pointer within a URI."""
-    return name.replace("~", "~0").replace("/", "~1").replace("%", "%25")
-
-
 def _of_paths(schema: dict[str, Any]) -> int:
     """KiB of the paths to all keywords of a schema: the engine keeps a text of each."""
     size = 0
@@ -465,16 +362,6 @@ def _of_paths(schema: dict[str, Any]) -> int:
                 size += above * len(names)
             todo += [(above + weigh_text(step), below) for step, below in steps_below(part)]
     return size // _PATHS_PER_KIB
-
-
-def elsewhere(reference: str) -> SchemaError:
-    """Return the error of a reference to something that is not in the schema."""
-    return SchemaError(f"it refers to {reference!r}, which is not in it")
-
-
-def needs_backtracking(pattern: str) -> bool:
-    """Whether a pattern has look-around or backreferences."""
-    return _NEEDS_BACKTRACKING.search(pattern.replace("\\\\", "")) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import document_schema, why_unusable
 from recon_node.streams.document_schema import DocumentSchema, compiled
 from recon_node.streams.json_values import Budget, BudgetError, json_equal, weigh_json
-from recon_node.streams.schema_price import SchemaError
+from recon_node.streams.schema_normal_form import SchemaError
 
 CODE = CID.of(DAG_CBOR, b"code")
 
