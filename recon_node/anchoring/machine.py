@@ -3,10 +3,10 @@
 Theory of operation. All transactions that are signed for a root are calls of the contract, by one
 account. Only one of them may ever be mined. Hence they all have the same *nonce*, of which a chain
 mines one transaction: a transaction that is stuck is replaced by one with a higher fee and the same
-nonce. Another nonce is chosen only once it is final that none of the earlier ones can be mined any
-more: another transaction used their nonce, or the call was reverted. An endpoint that says so
-wrongly costs a call for each, so each time it is believed after twice the time; and one that moves
-the account's nonce far back is not believed.
+nonce. Another nonce is chosen only once none of the earlier ones can be mined any more: it is final
+that another transaction used their nonce, or that the call was reverted; or their nonce is far from
+the account's, as an endpoint was wrong about it. An endpoint that says so wrongly costs a call for
+each, so each time it is believed after twice the time.
 
 `decide` looks at what was signed, all of which is on disk, and at what the chain says now, and
 returns one step. It keeps nothing itself. So it does not matter when the process ends: the next to
@@ -144,11 +144,12 @@ def decide(
         reverted = max(reverted, next(nonces))
     live = [attempt for attempt in attempts if attempt.nonce > reverted]
     spent = len({attempt.nonce for attempt in attempts})
-    if live and sight.final_nonce is not None and live[-1].nonce < sight.final_nonce:
-        reason = f"another transaction has used the nonce {live[-1].nonce}"
+    reason = _hopeless(live[-1].nonce, sight, limits) if live else ""
+    if reason:
         patience = limits.patience * 2 ** min(spent - 1, _MAX_DOUBLINGS)
         if obstacle.lasted(reason) < patience:
-            return Pending(reason, is_alarming=spent > limits.replacements)
+            is_wrong = live[-1].nonce > sight.next_nonce
+            return Pending(reason, is_alarming=is_wrong or spent > limits.replacements)
         live = []
     if live:
         return _follow(live, sight, limits, obstacle)
@@ -160,6 +161,15 @@ def decide(
     return _offer(Sign, sight, limits)
 
 
+def _hopeless(nonce: int, sight: Sight, limits: FeeLimits) -> str:
+    """Return why a transaction with a nonce cannot be mined any more; "" if it can."""
+    if sight.final_nonce is not None and nonce < sight.final_nonce:
+        return f"another transaction has used the nonce {nonce}"
+    if nonce - sight.next_nonce > limits.replacements:
+        return f"an endpoint was wrong: the account's nonce is {sight.next_nonce}, not {nonce}"
+    return ""
+
+
 def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, obstacle: Obstacle) -> Step:
     """Return the next step for attempts one of which can be mined."""
     latest = live[-1]
@@ -167,9 +177,6 @@ def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, obstacle: 
         return Pending(
             f"another transaction has used the nonce {latest.nonce}; it is not final yet"
         )
-    if latest.nonce - sight.next_nonce > limits.replacements:
-        reason = f"{latest.nonce} was the account's nonce, and {sight.next_nonce} is it now"
-        return Pending(f"{reason}: one of the endpoints is wrong", is_alarming=True)
     if latest.nonce > sight.next_nonce and obstacle.seconds >= limits.patience:
         return _offer(Fill, sight, limits)
     passed = abs(sight.now - latest.signed_at)  # the clock may have been set back since
@@ -177,7 +184,8 @@ def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, obstacle: 
     if sight.too_cheap or is_late:
         same = [attempt for attempt in live if attempt.nonce == latest.nonce]
         raised = _raised(latest, sight, limits)
-        if len(same) <= limits.replacements and raised is not None:
+        is_outbid = latest.max_fee < sight.base_fee <= limits.max_fee
+        if raised is not None and (is_outbid or len(same) <= limits.replacements):
             return Sign(latest.nonce, *raised)
         if sight.in_pool or not is_late:
             return Pending("not mined, and the fee has reached its limit", is_alarming=True)

@@ -68,6 +68,10 @@ class SimulatedChain:
         self.reverting = False
         self.lacks_receipts = False
         """The endpoint that is asked for receipts lags behind the one that is asked for nonces."""
+        self.wrong_nonce = 0
+        """What is added to the account's nonce in answers."""
+        self.is_free = False
+        """Whether the endpoint says that blocks have no base fee."""
         self.sent = 0
         self.salt = 0
 
@@ -156,16 +160,16 @@ class SimulatedChain:
     def _answer(self, method: str, params: tuple[Any, ...]) -> Any:
         match method, params:
             case "eth_getTransactionCount", (_, "latest"):
-                return hex(self.nonce())
+                return hex(self.nonce() + self.wrong_nonce)
             case "eth_getTransactionCount", (_, "pending"):
                 nonce = self.nonce()
                 while any(tx.nonce == nonce for tx in self.pool.values()):
                     nonce += 1
-                return hex(nonce)
+                return hex(nonce + self.wrong_nonce)
             case "eth_getTransactionCount", (_, number):
                 return hex(self.nonce(int(number, 16)))
             case "eth_getBlockByNumber", _:
-                return {"baseFeePerGas": hex(self.base_fee)}
+                return {"baseFeePerGas": hex(0 if self.is_free else self.base_fee)}
             case "eth_maxPriorityFeePerGas", _:
                 return "0x2"
             case "eth_getBalance", _:

@@ -45,6 +45,8 @@ def test_gaps_are_filled_only_where_they_are_few() -> None:
     step = decide([attempt], sight(1000.0, 5), LIMITS, gap)
     assert isinstance(step, Pending)
     assert step.is_alarming
+    lasting = Obstacle(step.reason, LIMITS.patience)
+    assert decide([attempt], sight(1000.0, 5), LIMITS, lasting) == Sign(5, 3 * GWEI, GWEI)
     assert isinstance(decide([attempt], sight(0.0, 1000), LIMITS, Obstacle()), Attempt)
 
 

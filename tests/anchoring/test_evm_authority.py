@@ -68,7 +68,7 @@ class World:
         """Let everything be well again, and wait until the tree is anchored."""
         chain = self.chain
         chain.dead, chain.crash_after, chain.lose_answers, chain.base_fee = 0, None, False, 10
-        chain.reverting = False
+        chain.reverting, chain.wrong_nonce, chain.is_free = False, 0, False
         for _ in range(200):
             outcome = await self.advance()
             if isinstance(outcome, Anchored):
@@ -92,6 +92,8 @@ CHAIN_EVENTS: dict[str, Callable[[SimulatedChain, int], None]] = {
     "kill": lambda chain, n: setattr(chain, "crash_after", n),
     "lose answer": lambda chain, _: setattr(chain, "lose_answers", True),
     "revert": lambda chain, n: setattr(chain, "reverting", n % 2 == 0),
+    "wrong nonce": lambda chain, n: setattr(chain, "wrong_nonce", 1000 * (n % 2)),
+    "free": lambda chain, n: setattr(chain, "is_free", n % 2 == 1),
     "time": lambda chain, n: setattr(chain, "time", chain.time + 20 * n),
 }
 REPLACED_BY_FOREIGN = [(name, 0) for name in ("advance", "drop", "foreign", "mine", "advance")]
@@ -104,6 +106,8 @@ steps = st.lists(
 @given(steps)
 @example([("advance", 0), ("mine", 0), ("advance", 0), ("reorg and lose", 3)])
 @example([("kill", 7), ("advance", 0), ("kill", 8), ("advance", 0)])
+@example([("wrong nonce", 1), ("advance", 0)])
+@example([("free", 1), *[("advance", 0), ("mine", 0), ("time", 12)] * 9])
 @example([("advance", 0), ("drop", 0), ("foreign", 0), ("mine", 0)] + [("advance", 0)] * 2)
 @example([("foreign", 0), ("mine", 0), ("advance", 0), ("reorg and lose", 2), ("advance", 0)])
 @example(
