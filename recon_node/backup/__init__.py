@@ -22,7 +22,6 @@ import time
 from dataclasses import asdict, dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Any, Final, NamedTuple, Self, cast
 
 from recon_node.anchoring.journal import FILE_NAME as ANCHORS
@@ -34,6 +33,7 @@ from recon_node.base.files import (
     private_directory,
     read_small,
     room_at,
+    scratch_folder,
     sync_directory,
 )
 from recon_node.dag.dag_index import FILE as DAGS
@@ -215,10 +215,9 @@ def restore_backup(
     private_directory(data_dir)
     with (
         directory_lock(data_dir),
-        TemporaryDirectory(prefix=".restore-", dir=data_dir) as temporary,
+        scratch_folder(data_dir) as folder,
         source.open("rb") as file,
     ):
-        folder = Path(temporary)
         _refuse_replacing(data_dir, [entry.name for entry in DATA_FILES if entry.is_kept])
         progress("reading the backup", 0, None)
         backup = _unpack(file, folder, passphrase)

@@ -34,8 +34,10 @@ _RESERVE: Final = 1 << 30
 _RESERVED_PART: Final = 20
 _PRIVATE_DIRECTORY: Final = 0o700
 _OTHERS: Final = 0o077
-_NO_OTHER_USE: Final = ("lost+found", "repair")
-"""Directories that a disk has, and that a repair which was killed leaves behind."""
+_SCRATCH: Final = ".recon-node.part"
+"""The folder in a data directory for files that are not complete."""
+_NO_OTHER_USE: Final = ("lost+found", _SCRATCH)
+"""Directories that a disk has, and that a command which was killed leaves behind."""
 
 
 def private_directory(path: Path) -> list[Path]:
@@ -226,6 +228,29 @@ def draft_of(path: Path, *, wait: bool = False, mode: int = 0o666) -> Iterator[P
         finally:
             if _is_at(file, draft):  # it was not moved: the name may be another process's by now
                 draft.unlink()
+
+
+@contextmanager
+def scratch_folder(directory: Path) -> Iterator[Path]:
+    """Yield a new folder in a locked data directory, for files that are not complete.
+
+    It is deleted after the block, or by `delete_scratch` if the process is killed.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    delete_scratch(directory)
+    folder = directory / _SCRATCH
+    folder.mkdir(mode=_PRIVATE_DIRECTORY)
+    try:
+        yield folder
+    finally:
+        delete_scratch(directory)
+
+
+def delete_scratch(directory: Path) -> None:
+    """Delete what a process that was killed has left in its `scratch_folder`."""
+    shutil.rmtree(directory / _SCRATCH, ignore_errors=True)
 
 
 def move_into_place(draft: Path, path: Path) -> None:

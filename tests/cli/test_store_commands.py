@@ -1,6 +1,7 @@
 """`recon-node store`: on the logs of stopped nodes, and refused beside a running one."""
 
 import base64
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from click.testing import Result
 from support import forking
 
 from recon_node.ceramic import Event, Shard, parse_event
-from recon_node.ipld import CID, car, multibase
+from recon_node.ipld import CID, car, encode_varint, multibase
 from recon_node.store.db import log_schema
 from recon_node.testnet import TestnetNode
 
@@ -211,3 +212,15 @@ def test_a_file_that_is_not_an_export_is_refused(tmp_path: Path, sample: Events)
     error = store(tmp_path, "import", "-", data=event, code=1).stderr
     assert "was not written by `recon-node store export`" in error
     assert "recon-node events add" in error
+
+
+def test_an_import_that_waits_for_its_input_is_interrupted(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "recon_node", "store", "import", "-", "--data-dir", tmp_path]
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with forking.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+        process.stdin.write(encode_varint(1_000_000) + bytes(300_000))  # no pipe holds that
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"Aborted!\n"
+        assert process.wait(60) == 130
+    assert list(tmp_path.iterdir()) == []

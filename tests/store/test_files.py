@@ -162,8 +162,8 @@ def test_a_directory_with_other_uses_is_not_closed_to_others(tmp_path: Path, use
     assert {path: path.stat().st_mode for path in before} == before
 
 
-@pytest.mark.parametrize("name", ["lost+found", "repair"])
-def test_a_directory_of_the_disk_or_of_a_repair_is_no_other_use(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["lost+found", ".recon-node.part"])
+def test_a_directory_of_the_disk_or_for_drafts_is_no_other_use(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     tmp_path.chmod(0o755)
     assert tmp_path in private_directory(tmp_path)

@@ -4,9 +4,11 @@ import errno
 import io
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
+from itertools import repeat
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
@@ -226,7 +228,7 @@ async def test_blocks_that_many_events_share_are_put_together_a_few_at_once(tmp_
 
     async def spy(self: Store, cars: Sequence[bytes]) -> list[Verdict]:
         admitted.append(sum(map(len, cars)))
-        assert size_below(tmp_path, "import-*/*") < 2_000_000
+        assert size_below(tmp_path, ".recon-node.part/*") < 2_000_000
         return await admit(self, cars)
 
     monkeypatch.setattr(Store, "admit_history", spy)
@@ -234,3 +236,9 @@ async def test_blocks_that_many_events_share_are_put_together_a_few_at_once(tmp_
     assert result.counts == {"new": 2, "refused": 40}
     assert sum(admitted) > 36_000_000
     assert max(admitted) < 18_000_000
+
+
+async def test_reading_blocks_can_be_stopped(tmp_path: Path) -> None:
+    with trio.move_on_after(0.1) as scope:
+        await import_history(tmp_path, NETWORK, repeat(b"\xa0"))
+    assert scope.cancelled_caught

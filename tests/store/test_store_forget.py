@@ -23,6 +23,7 @@ from recon_node.store.maintenance import (
 )
 
 SETTINGS = StoreSettings(verifiers=0)
+LEFTOVER = ".recon-node.part/new.sqlite3"  # of a command that was killed
 # Files that a node may have made of events, and the bytes of one in each.
 COPIES = ("dags.sqlite3", "tangles.sqlite3", "snapshot-sync.sqlite3-wal", "blocks.sqlite3")
 
@@ -59,11 +60,12 @@ async def test_the_bytes_go_and_the_keys_stay(tmp_path: Path) -> None:
     theirs = [event for event in world.events.values() if event.init == init]
     others = [event for event in world.events.values() if event.init != init]
     gone = own_blocks(theirs, others)
-    for name in COPIES:
-        (tmp_path / name).write_bytes(gone[0])
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         keys = store.keys.summarize()
-    assert files_with(tmp_path, gone) == {"events.sqlite3", *COPIES}
+    (tmp_path / ".recon-node.part").mkdir()
+    for name in (*COPIES, LEFTOVER):
+        (tmp_path / name).write_bytes(gone[0])
+    assert files_with(tmp_path, gone) == {"events.sqlite3", *COPIES, "new.sqlite3"}
 
     names = [str(world.events[init].stream_id())]
     done = forget_streams(tmp_path, streams_in(tmp_path, names))

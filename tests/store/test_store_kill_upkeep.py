@@ -70,6 +70,7 @@ async def test_killed_at_any_statement_the_log_is_the_same(tmp_path, rng, action
             run_child(action, directory, statements=rng.randrange(1, statements))
         assert await contents_of(directory) == expected
         assert check_log(directory).faults == []
+        assert not [path for path in directory.iterdir() if path.is_dir()]
         await act(action, directory)
         assert await contents_of(directory) == expected
         assert check_log(directory).faults == []

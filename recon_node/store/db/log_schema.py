@@ -37,7 +37,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from recon_node import __version__
-from recon_node.base.files import create_file, move_into_place, open_locked, sync_directory
+from recon_node.base.files import (
+    create_file,
+    delete_scratch,
+    move_into_place,
+    open_locked,
+    sync_directory,
+)
 from recon_node.ceramic import Network, network_name
 from recon_node.store.db.migrations import MIGRATIONS, Migration, migrate
 from recon_node.store.db.saved_keys import has_saved_keys
@@ -75,6 +81,7 @@ def open_database(
             f"{'.'.join(map(str, _OLDEST_SQLITE))} or later is needed"
         )
     with explained_errors(path):
+        delete_scratch(data_dir)  # it may have the bytes of what is to be forgotten
         finish_replacement(path)
         if not path.exists():
             _create(path, network)

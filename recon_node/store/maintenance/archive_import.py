@@ -83,7 +83,7 @@ async def import_events(
     """
     intake = ImportResult()
     with closing(_ArchiveReader(file)) as reader:
-        manifest = await trio.to_thread.run_sync(reader.read_manifest)
+        manifest = reader.read_manifest()  # here, so that Ctrl-C ends a wait for standard input
         intake.events = manifest.events
         pages = reader.pages(manifest)
         own = replace(settings or StoreSettings(), keep_free=0)  # events of the owner, not of peers

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from recon_node.base.files import create_file
+from recon_node.base.files import create_file, scratch_folder
 from recon_node.ceramic import Network, NetworkError, StreamId
 from recon_node.ceramic.auth.did import did_spellings
 from recon_node.ipld import CID
@@ -152,21 +152,17 @@ def compact_log(data_dir: Path, progress: Progress = no_progress) -> Compacted:
     Raises:
         StoreError: there is no log, it is damaged, or it cannot be written.
     """
-    with opened_log(data_dir) as log:
-        path = log.path
-        new = path.with_name(f"{path.name}.compact")
+    with opened_log(data_dir) as log, scratch_folder(data_dir) as folder:
+        new = folder / log.path.name
         removed = remove_unused_blocks(log.connection, progress)
         trim_plain_cars(log.connection, progress)
         log.connection.execute("PRAGMA journal_mode = DELETE")  # merges the write-ahead log
-        before = path.stat().st_size
-        for leftover in (new, path.with_name(f"{new.name}-journal")):
-            leftover.unlink(missing_ok=True)
         progress("writing the new file", 0, None)
         create_file(new, b"")  # for its owner alone, as the log is
         log.connection.execute("VACUUM INTO ?", (str(new),))
-    with explained_errors(path):
-        after = new.stat().st_size
-        replace_log(path, new)
+        log.connection.close()
+        before, after = log.path.stat().st_size, new.stat().st_size
+        replace_log(log.path, new)
     return Compacted(before, after, removed)
 
 

@@ -16,11 +16,11 @@ from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import trio
 
+from recon_node.base.files import scratch_folder
 from recon_node.ceramic import InvalidEventError, Network, assemble_event
 from recon_node.ceramic.event import TIME_FIELDS
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CidError, DagCborError, cid_head, dag_cbor
@@ -64,8 +64,8 @@ async def import_history(
     result = ImportResult()
     async with open_store(data_dir, network, guarded=guarded) as store:
         with (
-            TemporaryDirectory(prefix="import-", dir=data_dir) as directory,
-            closing(_Gathered(Path(directory) / "blocks.sqlite3", progress)) as gathered,
+            scratch_folder(data_dir) as folder,
+            closing(_Gathered(folder / "blocks.sqlite3", progress)) as gathered,
         ):
             await trio.to_thread.run_sync(gathered.add, blocks)
             await trio.to_thread.run_sync(gathered.put_together, result)
@@ -98,7 +98,7 @@ class _Gathered:
             if block and block[0] in _CONTAINERS:
                 self._add_block(block)
             if number % _STEP == 0:
-                self._progress("reading blocks", number, None)
+                self._report("reading blocks", number, None)
         self._execute("COMMIT")
 
     def _add_block(self, block: bytes) -> None:
@@ -115,6 +115,10 @@ class _Gathered:
             payload = _digest_of_payload(value["payload"])
             self._execute("INSERT OR IGNORE INTO payloads VALUES (?)", (payload,))
 
+    def _report(self, step: str, done: int, total: int | None) -> None:
+        trio.from_thread.check_cancelled()  # by Ctrl-C: all blocks may take hours
+        self._progress(step, done, total)
+
     def put_together(self, result: ImportResult) -> None:
         """Make events of the blocks; note the events that lack a block."""
         roots = "SELECT digest, codec FROM roots WHERE digest NOT IN (SELECT digest FROM payloads)"
@@ -130,7 +134,7 @@ class _Gathered:
                 row = (event.init, event.cid, dag_cbor.encode(list(event.prevs)))
                 self._execute("INSERT INTO events VALUES (?, ?, ?)", row)
             if number % _STEP == 0:
-                self._progress("putting events together", number, result.events)
+                self._report("putting events together", number, result.events)
         self._execute("COMMIT")
 
     def batches(self) -> Iterator[list[tuple[CID, bytes]]]:

@@ -16,7 +16,6 @@ The damaged file is kept beside the new one, with its write-ahead log: `events.s
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from typing import Final
 
 from trio.to_thread import run_sync
 
+from recon_node.base.files import scratch_folder
 from recon_node.ceramic import EventId, Network
 from recon_node.store.db import log_schema, saved_keys
 from recon_node.store.db.log_schema import replace_log
@@ -75,18 +75,11 @@ async def repair_log(
         StoreError: nothing can be saved, or the new log cannot be written.
     """
     path = find_log(data_dir)
-    folder = data_dir / "repair"
-    with explained_errors(path):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        try:
-            salvage = await run_sync(Salvage, path, folder)
-            with closing(salvage):
-                settings = settings or StoreSettings()
-                repaired = await _rebuild(path, folder, salvage, settings, progress, guarded)
-            await run_sync(_swap, path, folder, repaired)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with explained_errors(path), scratch_folder(data_dir) as folder:
+        with closing(Salvage(path, folder)) as salvage:  # here, so that Ctrl-C ends it
+            settings = settings or StoreSettings()
+            repaired = await _rebuild(path, folder, salvage, settings, progress, guarded)
+        _swap(path, folder, repaired)
     return repaired
 
 
