@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import signal
 import sqlite3
 import stat
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +17,7 @@ from recon_node.store import DamagedLogError, Interest, StoreError, StoreSetting
 from recon_node.store.db import log_schema
 from recon_node.store.db.blocks import unpack
 from recon_node.store.maintenance import check_log, compact_log, read_info, repair_log
+from recon_node.store.maintenance.closed_log import opened_log
 
 SETTINGS = StoreSettings(verifiers=0)
 WORLD = World(11, streams=10, events=130, time_events=True)
@@ -315,3 +318,11 @@ def test_a_damaged_log_is_not_compacted(log: Path) -> None:
     with pytest.raises(DamagedLogError, match="recon-node store check --repair"):
         compact_log(log)
     assert contents(log)[log_schema.FILE_NAME][100:] == before[100:]
+
+
+def test_an_interrupt_ends_a_long_statement(log: Path) -> None:
+    endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x FROM c) SELECT count(*) FROM c"
+    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt), opened_log(log) as opened:
+        opened.connection.execute(endless)

@@ -147,6 +147,8 @@ def explained_errors(path: Path) -> Iterator[None]:
     except _BUGS:
         raise
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+            raise KeyboardInterrupt from None  # which a progress handler has met
         raise explain(error, path) from error
     except (DamagedRowError, EventIdError, IpldError, UnicodeDecodeError) as error:
         # Unicode: in the schema

@@ -30,6 +30,8 @@ Progress = Callable[[str, int, int | None], None]
 """Called with the current step, how much of it is done, and of how much (None: unknown)."""
 
 _CARS_AT_ONCE: Final = 10_000
+_INTERRUPTIBLE: Final = (lambda: None, 1_000_000)
+"""With this progress handler, Ctrl-C ends a statement, too: one may take an hour."""
 
 
 def no_progress(step: str, done: int, total: int | None) -> None:
@@ -70,6 +72,7 @@ def opened_log(data_dir: Path) -> Iterator[ClosedLog]:
     path = find_log(data_dir)
     network = network_of(path)
     connection = log_schema.open_database(data_dir, network, "full")
+    connection.set_progress_handler(*_INTERRUPTIBLE)
     with explained_errors(path), closing(connection):
         yield ClosedLog(path, network, connection)
 
@@ -353,6 +356,7 @@ def check_copy(path: Path, progress: Progress = no_progress) -> BackedUp:
     """
     progress("checking the copy", 0, None)
     with explained_errors(path), closing(sqlite3.connect(path)) as copy:
+        copy.set_progress_handler(*_INTERRUPTIBLE)
         [first] = copy.execute("PRAGMA quick_check(1)").fetchone()
         if first != "ok":
             raise sqlite3.DatabaseError(f"malformed: {first}")
