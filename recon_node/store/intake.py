@@ -403,6 +403,8 @@ class _Job(Generic[T]):
 class Writer:
     """Changes the log in a thread of its own, one change at a time and in the order of the calls.
 
+    Each call raises `StoreError` if the disk fails, or does not take it, or the store is closed.
+
     Args:
         log: open.
         publish: takes over what each commit changed, before anything else is committed.
@@ -433,28 +435,16 @@ class Writer:
         return self._turn.value == 1
 
     async def commit(self, change: Callable[[], Committed]) -> Sequence[Verdict]:
-        """Make a change that others see, and publish it; once it has started, even if cancelled.
-
-        Raises:
-            StoreError: the disk did not take it, or the store is closed.
-        """
+        """Make a change that others see, and publish it; once it has started, even if cancelled."""
         return (await self._do(_Job(change, self._publish))).verdicts
 
     async def run(self, change: Callable[[], T]) -> T:
-        """Make a change that nobody else sees, and return what it returns. Cannot be cancelled.
-
-        Raises:
-            StoreError: the disk did not take it, or the store is closed.
-        """
+        """Make a change that nobody else sees, and return what it returns. Cannot be cancelled."""
         with trio.CancelScope(shield=True):
             return await self._do(_Job(change))
 
     async def ask(self, question: Callable[[], T]) -> T:
-        """Return the answer to a question about the log, asked while nothing is being changed.
-
-        Raises:
-            StoreError: the disk failed, or the store is closed.
-        """
+        """Return the answer to a question about the log, asked while nothing is being changed."""
         return await self._do(_Job(question, is_change=False))
 
     async def close(self) -> None:

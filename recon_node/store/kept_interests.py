@@ -200,6 +200,8 @@ _THIS_INTEREST: Final = (
 class Interests:
     """What a node wants: the interests of its settings, and those that were added to its log.
 
+    What asks or changes the log raises `StoreError` if the disk fails, or the store is closed.
+
     Attributes:
         all: the interests; none means everything of the network.
         sort_values: theirs, each once.
@@ -225,7 +227,6 @@ class Interests:
 
         Raises:
             InvalidInterestError: see `complete`.
-            StoreError: the disk failed.
         """
         self.configured = tuple([await self.complete(interest) for interest in wanted])
         self._update()
@@ -237,7 +238,6 @@ class Interests:
 
         Raises:
             InvalidInterestError: no event can match it, or the stream is not here.
-            StoreError: the disk failed.
         """
         if isinstance(wanted, Interest):
             check_interest(wanted)
@@ -276,9 +276,6 @@ class Interests:
 
         The first one narrows what is accepted from peers: without any, that is the whole
         network.
-
-        Raises:
-            StoreError: the disk did not take it, or the store is closed.
         """
         added = await self._change(
             "INSERT INTO interests (sort_key, sort_value, controller, stream_id, controllers) "
@@ -298,7 +295,6 @@ class Interests:
 
         Raises:
             InvalidInterestError: it comes from the settings.
-            StoreError: the disk did not take it, or the store is closed.
         """
         if interest in self.configured:
             raise InvalidInterestError(
@@ -319,9 +315,6 @@ class Interests:
         Returns:
             For each, an interest in all streams of its sort value, as printable ASCII; empty if no
             interest can name them. Each such interest is logged once.
-
-        Raises:
-            StoreError: the disk failed, or the store is closed.
         """
         return {
             event: await self._name_of(event) for event in events if not covers(self.ranges, event)

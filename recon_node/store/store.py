@@ -70,6 +70,9 @@ LATEST_KEYS: Final = 4096
 class Store:
     """A node's events. Made by `opening.open_store`; used from trio's thread only.
 
+    What asks or changes the log raises `StoreError` if the disk fails, or does not take it, or the
+    store is closed; what admits events of peers also if the disk has no room for these.
+
     Attributes:
         network: of all its events.
         epoch: a UUID made with the log; feed positions are meaningful only together with it.
@@ -203,18 +206,12 @@ class Store:
 
         An event is refused if its init event or a prev is not here, or if it is not valid.
         Interests do not matter. Cancelling the call does not take the events back.
-
-        Raises:
-            StoreError: the disk did not take them all, or the store is closed.
         """
         return await self._intake.hand_in([Submission(car) for car in cars])
 
     async def admit_history(self, cars: Sequence[bytes]) -> list[Verdict]:
         """Admit events that the operator brings: as `admit_local`, but under capabilities that held
         at any time.
-
-        Raises:
-            StoreError: the disk did not take them all, or the store is closed.
         """
         return await self._intake.hand_in([Submission(car, at_any_time=True) for car in cars])
 
@@ -224,10 +221,6 @@ class Store:
         An event whose history is not here is kept, and served to peers, but not delivered before
         the history comes; it may turn out wrong then (`is_ruled_out`). Cancelling the call does not
         take the events back.
-
-        Raises:
-            StoreError: the disk did not take them all, has no room for events of peers, or the
-                store is closed.
         """
         with self.disk.room_for(sum(len(car) for _, car in events)):
             return await self._intake.hand_in([Submission(car, key) for key, car in events])
@@ -245,10 +238,6 @@ class Store:
         Without a height, an event can only be placed once its history is here. Until then it is
         refused with the cause "history", and the caller may offer it again. Cancelling the call
         does not take the events back.
-
-        Raises:
-            StoreError: the disk did not take them all, has no room for events of peers, or the
-                store is closed.
         """
         submitted = [Submission(car, ring_key=key) for key, car in events]
         with self.disk.room_for(sum(len(car) for _, car in events)):
@@ -273,9 +262,6 @@ class Store:
     async def ask_chains(self, chains: Collection[str]) -> None:
         """Note which chains are asked about anchors (CAIP-2): time events of others make room for
         theirs.
-
-        Raises:
-            StoreError: the disk did not take it, or the store is closed.
         """
         await self._writer.run(partial(ask_chains, self._writer.log, chains))
 
@@ -286,9 +272,6 @@ class Store:
         In one transaction, time events with these proofs are delivered as far as their history is,
         or permanently refused, and so is what builds on them. A proof is settled once: a later
         outcome changes nothing.
-
-        Raises:
-            StoreError: the disk did not take it, or the store is closed.
         """
         settled = [
             (proof, Refusal(verdict, inherent=True) if isinstance(verdict, str) else verdict)
@@ -305,18 +288,12 @@ class Store:
             proofs: with that time.
             not_found: those of them whose transaction the chain does not have. After the second
                 time, what depends on it is not offered to ceramic-one nodes any more.
-
-        Raises:
-            StoreError: the disk did not take it, or the store is closed.
         """
         await self._writer.commit(partial(postpone_proofs, self._writer.log, proofs, not_found))
 
     async def forget_far_dues(self, now: float) -> None:
         """Have proofs looked up at once that are due later than any lookup is postponed, as after
         a clock that was ahead; `now` is in Unix seconds.
-
-        Raises:
-            StoreError: the disk did not take it, or the store is closed.
         """
         await self._writer.commit(partial(forget_far_dues, self._writer.log, now))
 
@@ -347,9 +324,6 @@ class Store:
         """Return the keys of the model ring, which are loaded if they are not yet.
 
         The log is read meanwhile as it is at the beginning, and others may change it.
-
-        Raises:
-            StoreError: the disk failed, or the store is closed.
         """
         async with self._ring_turn:
             if self._ring_keys is None:

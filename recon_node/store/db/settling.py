@@ -4,6 +4,8 @@ Events wait for a lookup of their anchor (`ask_chains`, `commit_proofs`, `postpo
 `forget_far_dues`), or for others. Any number may wait for one that arrives, or for one anchor, and
 that is too much for one transaction: `releases` says how these *releases* are kept, and
 `commit_releases` continues them. Unsigned events wait as long as the log is guarded (`lift_guard`).
+
+Each raises `StoreError` if the disk does not take it: nothing is changed then.
 """
 
 from __future__ import annotations
@@ -24,11 +26,7 @@ from recon_node.store.db.sql import explained_errors
 
 
 def ask_chains(log: EventLog, chains: Collection[str]) -> None:
-    """Note which chains are asked about anchors (CAIP-2).
-
-    Raises:
-        StoreError: the disk did not take it.
-    """
+    """Note which chains are asked about anchors (CAIP-2)."""
     log.chains = chains
     with explained_errors(log.path):
         are_noted = doubts.are_noted(log.connection, chains)
@@ -38,11 +36,7 @@ def ask_chains(log: EventLog, chains: Collection[str]) -> None:
 
 
 def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -> Committed:
-    """Keep what lookups of proofs led to, and deliver or refuse what has waited for it.
-
-    Raises:
-        StoreError: the disk did not take it; nothing is changed then.
-    """
+    """Keep what lookups of proofs led to, and deliver or refuse what has waited for it."""
     with log.transaction() as marks:
         was_doubted = doubts.doubted_among(log.connection, [proof for proof, _ in verdicts])
         before = doubts.doubted_by(log.connection, was_doubted)
@@ -63,9 +57,6 @@ def postpone_proofs(
 
     `due` says when each is to be looked up again, in Unix seconds. Of those in `not_found`, the
     chain does not have the transaction.
-
-    Raises:
-        StoreError: the disk did not take it; nothing is changed then.
     """
     with log.transaction() as marks:
         proofs.postpone_proofs(log.connection, due)
@@ -74,11 +65,7 @@ def postpone_proofs(
 
 
 def forget_far_dues(log: EventLog, now: float) -> Committed:
-    """Treat what is due later than any lookup is postponed as due.
-
-    Raises:
-        StoreError: the disk did not take it; nothing is changed then.
-    """
+    """Treat what is due later than any lookup is postponed as due."""
     with log.transaction() as marks:
         proofs.forget_far_dues(log.connection, now)
     return Committed(marks)
@@ -88,9 +75,6 @@ def commit_releases(log: EventLog, *, alone: bool = False) -> Committed:
     """Continue with the releases: move as many waiting events as one transaction may.
 
     `alone` has it continue with the next release only, so that one which fails takes back no other.
-
-    Raises:
-        StoreError: the disk did not take it; nothing is changed then.
     """
     with log.transaction() as marks:
         change = Change(log, marks)
