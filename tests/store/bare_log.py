@@ -5,7 +5,7 @@ from contextlib import closing
 from functools import cache
 from pathlib import Path
 
-from store_helpers import NETWORK, check_log_tables
+from store_helpers import NETWORK, QUICK, check_log_tables
 
 from recon_node.ceramic import EventId
 from recon_node.ipld import CID
@@ -19,7 +19,6 @@ from recon_node.store.reading.single_events import read_pending_proofs
 from recon_node.store.values import Submission
 from recon_node.verification import check_event
 
-QUICK = StoreSettings(synchronous="normal", verifiers=0)
 EVERYTHING = tuple(key_ranges(NETWORK, ()))
 checked = cache(check_event)
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from hypothesis import HealthCheck, settings
 from nacl.signing import SigningKey
 from support.time_events import time_event
 
 from recon_node.ceramic import Event, EventId, InitHeader, Network, StreamId, StreamType
 from recon_node.ceramic.builder import controller_of, data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.store import FeedRow, Store
+from recon_node.store import FeedRow, Store, StoreSettings
 from recon_node.store.db import log_schema, migrations
 from recon_node.store.db.blocks import BlockReader
 from recon_node.store.db.log import EventLog
@@ -24,6 +25,12 @@ KEYS = [SigningKey(bytes([n]) * 32) for n in range(1, 5)]
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 OTHER_MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"other model"))
 DATA = Path(__file__).parent.parent / "data"
+SETTINGS = StoreSettings(verifiers=0)
+QUICK = StoreSettings(verifiers=0, synchronous="normal")
+SLOW = settings(
+    max_examples=settings().max_examples // 8, suppress_health_check=[HealthCheck.too_slow]
+)
+"""An example is a whole life of a store: an eighth of the profile's examples."""
 
 
 class World:

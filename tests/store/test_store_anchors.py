@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from store_helpers import NETWORK, World, check_feed, check_tables, feed_of
+from store_helpers import NETWORK, SLOW, World, check_feed, check_tables, feed_of
 from support.time_events import time_event
 
 from recon_node.ceramic import EventId, EventKind
@@ -21,9 +21,6 @@ from recon_node.store import Store, StoreSettings, open_store
 from recon_node.store.db import saved_keys
 from recon_node.store.db.doubts import DOUBTED
 
-SLOW = settings(
-    max_examples=settings().max_examples // 8, suppress_health_check=[HealthCheck.too_slow]
-)
 QUICK = StoreSettings(synchronous="normal")
 TIME = 1_725_913_338
 WRONG = "the transaction says something else"

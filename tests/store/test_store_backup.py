@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from store_helpers import NETWORK, World
+from store_helpers import NETWORK, QUICK, World
 from support.waiting import wait_until
 
 from recon_node.base.files import open_locked
-from recon_node.store import Store, StoreError, StoreSettings, open_store
+from recon_node.store import Store, StoreError, open_store
 from recon_node.store.db import log_schema
 from recon_node.store.maintenance import backup_log, compact_log
-
-QUICK = StoreSettings(synchronous="normal", verifiers=0)
 
 
 async def opened_head(data_dir: Path) -> tuple[str, list[bytes]]:

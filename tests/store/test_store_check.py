@@ -11,15 +11,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_helpers import NETWORK, World, check_feed, contents, feed_of, pages_of
+from store_helpers import NETWORK, SETTINGS, World, check_feed, contents, feed_of, pages_of
 
-from recon_node.store import DamagedLogError, Interest, StoreError, StoreSettings, open_store
+from recon_node.store import DamagedLogError, Interest, StoreError, open_store
 from recon_node.store.db import log_schema
 from recon_node.store.db.blocks import unpack
 from recon_node.store.maintenance import check_log, compact_log, read_info, repair_log
 from recon_node.store.maintenance.closed_log import opened_log
 
-SETTINGS = StoreSettings(verifiers=0)
 WORLD = World(11, streams=10, events=130, time_events=True)
 
 

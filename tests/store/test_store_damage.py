@@ -7,18 +7,16 @@ from random import Random
 
 import pytest
 from capabilities import ACCOUNT, change, init_of
-from store_helpers import KEYS, MODEL, NETWORK, World, check_feed, edit, feed_of
+from store_helpers import KEYS, MODEL, NETWORK, SETTINGS, World, check_feed, edit, feed_of
 from structlog.testing import capture_logs
 from support import sdk_sample
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import CID, DAG_CBOR, car
-from recon_node.store import DamagedEventError, Store, StoreError, StoreSettings, open_store
+from recon_node.store import DamagedEventError, Store, StoreError, open_store
 from recon_node.store.damage import car_fault, is_plainly_sound
 from recon_node.store.maintenance import check_log, export_events
-
-SETTINGS = StoreSettings(verifiers=0)
 
 
 def flip(directory: Path, event: Event, at: int = 200) -> None:

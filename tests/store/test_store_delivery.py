@@ -4,19 +4,14 @@ import tempfile
 from pathlib import Path
 
 import trio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from store_helpers import NETWORK, World, check_feed, check_tables, feed_of
+from store_helpers import NETWORK, SLOW, World, check_feed, check_tables, feed_of
 
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore
 from recon_node.store import Store, open_store
 from recon_node.store.store import Arrivals
-
-# An example is a whole life of a store: an eighth of the profile's examples.
-SLOW = settings(
-    max_examples=settings().max_examples // 8, suppress_health_check=[HealthCheck.too_slow]
-)
 
 
 @SLOW

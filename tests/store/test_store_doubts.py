@@ -2,20 +2,15 @@
 
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
-from store_helpers import NETWORK, World
+from store_helpers import NETWORK, QUICK, World
 from support.time_events import time_event
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor
-from recon_node.store import Store, StoreSettings, open_store
+from recon_node.store import Store, open_store
 from recon_node.store.db.doubts import DOUBTED
 
-SLOW = settings(
-    max_examples=settings().max_examples // 8, suppress_health_check=[HealthCheck.too_slow]
-)
-QUICK = StoreSettings(synchronous="normal", verifiers=0)
 TIME = 1_725_913_338
 WRONG = "the transaction says something else"
 

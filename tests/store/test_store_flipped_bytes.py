@@ -9,13 +9,12 @@ from random import Random
 
 import pytest
 import trio
-from store_helpers import NETWORK, World
+from store_helpers import NETWORK, SETTINGS, World
 
-from recon_node.store import StoreError, StoreSettings, open_store
+from recon_node.store import StoreError, open_store
 from recon_node.store.db import log_schema
 from recon_node.store.maintenance import check_log, read_info, repair_log
 
-SETTINGS = StoreSettings(verifiers=0)
 MOST_LOST = 30
 """Events on one page: as many can be lost with a page that cannot be read."""
 

@@ -7,10 +7,10 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from store_helpers import NETWORK, World, check_tables, controller, feed_of
+from store_helpers import NETWORK, SETTINGS, World, check_tables, controller, feed_of
 
 from recon_node.ceramic import Event
-from recon_node.store import DamagedEventError, FeedRow, StoreSettings, open_store
+from recon_node.store import DamagedEventError, FeedRow, open_store
 from recon_node.store.db.blocks import sections
 from recon_node.store.errors import StoreError
 from recon_node.store.maintenance import (
@@ -22,7 +22,6 @@ from recon_node.store.maintenance import (
     streams_in,
 )
 
-SETTINGS = StoreSettings(verifiers=0)
 LEFTOVER = ".recon-node.part/new.sqlite3"  # of a command that was killed
 # Files that a node may have made of events, and the bytes of one in each.
 COPIES = ("dags.sqlite3", "tangles.sqlite3", "snapshot-sync.sqlite3-wal", "blocks.sqlite3")

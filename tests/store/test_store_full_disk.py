@@ -7,18 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from store_helpers import NETWORK, World, check_feed, feed_of
+from store_helpers import NETWORK, SETTINGS, World, check_feed, feed_of
 from structlog.testing import capture_logs
 from support.waiting import finished
 
 from recon_node.base.files import reserve_at
-from recon_node.store import DiskFullError, StoreSettings, open_store
+from recon_node.store import DiskFullError, open_store
 from recon_node.store.db.sql import explain_os
 from recon_node.store.store import DISK_CHECK_INTERVAL, DiskReserve
 
 CHILD = Path(__file__).with_name("full_disk_child.py")
 NO_MOUNTS = 77
-SETTINGS = StoreSettings(verifiers=0)
 
 
 @pytest.mark.skipif(not shutil.which("unshare"), reason="there is no unshare")

@@ -10,7 +10,7 @@ from bad_worlds import shuffled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
-from store_helpers import KEYS, NETWORK, World, check_feed, check_tables, edit, feed_of
+from store_helpers import KEYS, NETWORK, QUICK, World, check_feed, check_tables, edit, feed_of
 from support.forging import forged
 from support.time_events import time_event
 
@@ -18,13 +18,12 @@ from recon_node.ceramic import Event, parse_event
 from recon_node.ceramic.builder import data_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
-from recon_node.store import FeedRow, Store, StoreSettings, open_store
+from recon_node.store import FeedRow, Store, open_store
 from recon_node.store.db.doubts import DOUBTED
 from recon_node.store.maintenance import check_log, repair_log
 from recon_node.streams import select_tip, shape_of
 
 STRANGER = SigningKey(b"\x63" * 32)
-QUICK = StoreSettings(verifiers=0, synchronous="normal")
 
 
 class Figure6(World):

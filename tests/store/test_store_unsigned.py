@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from bare_log import BareLog
 from nacl.signing import SigningKey
-from store_helpers import KEYS, MODEL, NETWORK, check_feed, check_tables, controller, feed_of
+from store_helpers import KEYS, MODEL, NETWORK, QUICK, check_feed, check_tables, controller, feed_of
 from support.forging import forged
 from support.time_events import time_event
 
@@ -19,7 +19,6 @@ from recon_node.store.maintenance import check_log, import_history, repair_log
 
 MEMBER, STRANGER, *_ = KEYS
 BY_NAME = Policy.of(PolicySettings(allow_controllers=(controller(0),)))
-QUICK = StoreSettings(synchronous="normal", verifiers=0)
 
 
 def offer(event: Event, init: Event, height: int) -> tuple[EventId, bytes]:
