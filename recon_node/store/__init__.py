@@ -31,10 +31,7 @@ from recon_node.store.errors import (
 )
 from recon_node.store.kept_interests import format_interest, is_of_a_document, parse_interest
 from recon_node.store.opening import open_store
-from recon_node.store.policy import (
-    Policy,
-    PolicySettings,
-)
+from recon_node.store.policy import Policy, PolicySettings
 from recon_node.store.reading.backlog import RefusedEvent, Undelivered
 from recon_node.store.reading.stream_lists import FoundEvent, ListedStream, StreamFilter, StreamPage
 from recon_node.store.store import Store

@@ -412,10 +412,7 @@ class Writer:
     """
 
     def __init__(
-        self,
-        log: EventLog,
-        publish: Callable[[Committed], object],
-        close_log: Callable[[], object],
+        self, log: EventLog, publish: Callable[[Committed], object], close_log: Callable[[], object]
     ) -> None:
         self.log = log
         self._publish = publish

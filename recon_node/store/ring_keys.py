@@ -19,10 +19,7 @@ from typing import Final
 
 from recon_node.ceramic import EventId, Network, StreamId
 from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE, rendezvous, short_hash
-from recon_node.ceramic.heightless_event_id import (
-    HeightlessEventId,
-    model_hash,
-)
+from recon_node.ceramic.heightless_event_id import HeightlessEventId, model_hash
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore
 

@@ -30,12 +30,7 @@ from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore, KeyView, id_of, intersect_ranges
 from recon_node.store.damage import DamageWatch
 from recon_node.store.db.log import Committed, EventLog
-from recon_node.store.db.settling import (
-    ask_chains,
-    commit_proofs,
-    forget_far_dues,
-    postpone_proofs,
-)
+from recon_node.store.db.settling import ask_chains, commit_proofs, forget_far_dues, postpone_proofs
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.errors import DiskFullError
 from recon_node.store.intake import Intake, Writer
@@ -44,12 +39,7 @@ from recon_node.store.policy import Policy, PolicyGate
 from recon_node.store.reading.feed_rows import find_time
 from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.ring_keys import RingKeys
-from recon_node.store.values import (
-    FeedTime,
-    Interest,
-    Submission,
-    Verdict,
-)
+from recon_node.store.values import FeedTime, Interest, Submission, Verdict
 from recon_node.verification import Refusal
 from recon_node.verification.facts import Finding
 

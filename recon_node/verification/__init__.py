@@ -11,13 +11,6 @@ Apart from `verifiers`, this package imports only the layers that the check need
 process pays for its imports.
 """
 
-from recon_node.verification.facts import (
-    Broken,
-    Facts,
-    Finding,
-    Refusal,
-    Unreadable,
-    check_event,
-)
+from recon_node.verification.facts import Broken, Facts, Finding, Refusal, Unreadable, check_event
 
 __all__ = ["Broken", "Facts", "Finding", "Refusal", "Unreadable", "check_event"]

@@ -33,14 +33,7 @@ from recon_node.ceramic.event import TIME
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore, KeyView
 from recon_node.store.admission.ladder import Ladder
-from recon_node.store.admission.records import (
-    ORPHAN,
-    PENDING,
-    Completed,
-    Recent,
-    Record,
-    State,
-)
+from recon_node.store.admission.records import ORPHAN, PENDING, Completed, Recent, Record, State
 from recon_node.store.admission.rules import Judgement, Rules, Terms
 from recon_node.store.admission.shares import Amount, Marks, Share, share_limits, share_of
 from recon_node.store.damage import Damage

@@ -244,12 +244,7 @@ def update_records(
         "UPDATE events SET state = ?1, position = ?2, signer = iif(?2 IS NULL, signer, NULL), "
         "stream = ?3 WHERE id = ?4",
         (
-            (
-                r.state,
-                r.position,
-                streams_at[r.init] if r.state is DELIVERED else None,
-                r.row,
-            )
+            (r.state, r.position, streams_at[r.init] if r.state is DELIVERED else None, r.row)
             for r in records
         ),
     )

@@ -29,12 +29,7 @@ from recon_node.store.admission.records import Record, State, StreamRecord, buil
 from recon_node.store.damage import FORGOTTEN
 from recon_node.store.db import log_schema
 from recon_node.store.db.blocks import BlockReader
-from recon_node.store.db.rows import (
-    FAULT,
-    forgotten_streams,
-    select_records_of,
-    select_streams,
-)
+from recon_node.store.db.rows import FAULT, forgotten_streams, select_records_of, select_streams
 from recon_node.store.db.saved_keys import KEYS, load_keys
 from recon_node.store.db.sql import CARS_AT_ONCE, read_in_pieces, select_in
 from recon_node.store.errors import DamagedLogError, DamagedRowError

@@ -193,11 +193,7 @@ def _where(wanted: FeedFilter, network: Network) -> tuple[str, list[object]]:
 
 
 def select(
-    reader: Reader,
-    sql: str,
-    values: Sequence[object],
-    max_bytes: int | None,
-    width: int = _WIDTH,
+    reader: Reader, sql: str, values: Sequence[object], max_bytes: int | None, width: int = _WIDTH
 ) -> Sequence[list[Any]]:
     """Return the columns of the rows up to the one that takes their CARs to `max_bytes`."""
     flat: list[Any] = []  # no tuples are kept: so many set off the garbage collector
@@ -231,12 +227,7 @@ def anchors(
 
 
 def damage_of(
-    position: int | None,
-    event_id: bytes,
-    cid: bytes,
-    init: bytes,
-    kind: str,
-    car: bytes | CarError,
+    position: int | None, event_id: bytes, cid: bytes, init: bytes, kind: str, car: bytes | CarError
 ) -> Damage | None:
     """Return what is wrong with an event as it was read; None if nothing is, or it is forgotten."""
     if car == FORGOTTEN:

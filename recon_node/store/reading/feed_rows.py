@@ -58,11 +58,7 @@ MOST: Final = 2**63 - 1
 
 
 def read_feed(
-    reader: Reader,
-    after: int,
-    limit: int,
-    upto: int | None = None,
-    max_bytes: int | None = None,
+    reader: Reader, after: int, limit: int, upto: int | None = None, max_bytes: int | None = None
 ) -> list[FeedRow]:
     """Return at most `limit` delivered events of the positions (after, upto], in order, without
     CARs where they are forgotten.
