@@ -227,7 +227,8 @@ class _Run:
         elif name == "remove":
             self._remove(path)
         elif name == "test":
-            if not is_equal(self._get(path), operation["value"], self._spend_compared):
+            value, count = operation["value"], lambda number: self._spend(_COMPARED * number)
+            if not is_equal(self._get(path), value, count):
                 raise JsonPatchError(f"the test of {_show(operation['path'])} failed")
         elif name == "copy":
             self._copy(self._parse(operation["from"]), path)
@@ -353,9 +354,6 @@ class _Run:
         size = measure(value, self._budget.left // _UNIT)
         self._spend(_MEASURED + _UNIT * (size.steps + size.weight // TEXT_PER_STEP))
         return size
-
-    def _spend_compared(self, values: int) -> None:
-        self._spend(_COMPARED * values)
 
 
 def _members(container: Any) -> Iterable[Any]:

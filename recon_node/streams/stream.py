@@ -166,8 +166,6 @@ class Stream:
         times: Mapping[CID, int] | None = None,
         faults: Mapping[CID, str] | None = None,
         definitions: Definitions | None = None,
-        *,
-        on_event: Callable[[], None] | None = None,
     ) -> Stream:
         """Return the stream that has these events, in causal order, copies included."""
         faults = faults or {}
@@ -176,7 +174,7 @@ class Stream:
         for other, shown in statements.copies.items():
             if other in known:
                 known.setdefault(shown, known[other])
-        return cls(statements, known, faults, definitions, on_event=on_event)
+        return cls(statements, known, faults, definitions)
 
     @property
     def events(self) -> tuple[Event, ...]:

@@ -284,12 +284,8 @@ def _chunks(cars: Sequence[bytes]) -> Iterator[slice]:
 
 
 def _examine_here(cars: Sequence[bytes]) -> list[_Raw]:
-    return [_examine_one(car) for car in cars]
-
-
-def _examine_one(car: bytes) -> _Raw:
-    finding = _check(car)
-    return finding if isinstance(finding, Broken) else to_wire(finding, car)
+    findings = zip(map(_check, cars), cars, strict=True)
+    return [found if isinstance(found, Broken) else to_wire(found, car) for found, car in findings]
 
 
 def _check(car: bytes) -> Finding:

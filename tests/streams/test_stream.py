@@ -100,4 +100,4 @@ def test_an_exception_before_an_event_ends_what_is_computed() -> None:
             raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        Stream.of(diverged(), on_event=check).state()
+        Stream(statements_of(diverged()), on_event=check).state()

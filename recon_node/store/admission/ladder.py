@@ -396,7 +396,9 @@ class Ladder:
             record.is_unproven = self._known.verdicts[record.proof] is None
             if record.is_unproven:
                 return False
-        self._complete(record)
+        if (stream := self._known.streams.get(record.init)) is not None:
+            doubted = record.proof is not None and record.proof in self._known.doubted
+            self._completed.append((record, stream, doubted))
         return True
 
     def _is_deliverable(self, record: Record) -> bool:
@@ -409,13 +411,6 @@ class Ladder:
             if base is None or base.state is not DELIVERED:
                 return False
         return True
-
-    def _complete(self, record: Record) -> None:
-        """Note that the history of a record is complete."""
-        stream = self._known.streams.get(record.init)
-        if stream is not None:
-            doubted = record.proof is not None and record.proof in self._known.doubted
-            self._completed.append((record, stream, doubted))
 
     def _give_position(self, record: Record) -> None:
         """Give a record its feed position: the next one. It is on disk once the batch commits."""

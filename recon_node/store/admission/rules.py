@@ -171,10 +171,11 @@ class Rules:
     ) -> None:
         """Note the streams to which clients of this node wrote in a batch."""
         for submission, outcome in zip(batch, outcomes, strict=True):
-            if submission.event_id is not None or not isinstance(outcome, _Recorded):
-                continue
-            if _is_written(submission, outcome.record):
-                self.own_streams.add(outcome.record.init)
+            is_own = submission.event_id is None and submission.ring_key is None
+            if is_own and not submission.at_any_time and isinstance(outcome, _Recorded):
+                record = outcome.record
+                if record.kind is not TIME and record.refusal is None:
+                    self.own_streams.add(record.init)
 
     def _screen(self, submission: Submission, cid: CID | None) -> Facts | _Recorded | Verdict:
         """Look at a submission alone; `cid` is that of the EventId under which it came."""
@@ -363,13 +364,6 @@ def _cause(refusal: Refusal, ring_key: HeightlessEventId | None) -> Cause:
     Of events from the ring, the only refusal that is not inherent is an unsupported signature.
     """
     return "event" if ring_key is None or refusal.inherent else "bounds"
-
-
-def _is_written(submission: Submission, record: Record) -> bool:
-    """Return whether a client of this node wrote the event, which is accepted."""
-    is_own = submission.event_id is None and submission.ring_key is None
-    is_writing = record.kind is not TIME and not submission.at_any_time
-    return is_own and is_writing and record.refusal is None
 
 
 def _out_of_time(validity: Validity, now: int) -> str:

@@ -124,11 +124,16 @@ def doubted_by(connection: sqlite3.Connection, doubted: Collection[CID]) -> dict
     return {row: EventId(event_id) for row, event_id, is_of_ring in rows if is_of_ring}
 
 
-def no_longer_doubted(
-    connection: sqlite3.Connection, before: Mapping[int, EventId]
+def forget_doubts(
+    connection: sqlite3.Connection, settled: Iterable[CID], before: Mapping[int, EventId]
 ) -> set[EventId]:
-    """Return those of `doubted_by` for which no other proof is doubted. There may be a million
-    doubted events, so only what is below these ones is looked at."""
+    """Forget what was noted of proofs that are settled.
+
+    Returns:
+        Those of `doubted_by` for which no other proof is doubted. There may be a million doubted
+        events, so only what is below these ones is looked at.
+    """
+    connection.executemany("DELETE FROM not_found WHERE proof = ?", [(proof,) for proof in settled])
     others = {CID(proof) for (proof,) in select_in(connection, _DOUBTED_BELOW, list(before))}
     still = doubted_by(connection, others) if others else {}
     trusted = {row: event_id for row, event_id in before.items() if row not in still}
@@ -155,8 +160,3 @@ def doubt(connection: sqlite3.Connection, not_found: Iterable[CID]) -> set[Event
     rows = [*select_in(connection, _DOUBTED_EVENTS % ("proof IN (?)", _NOT_LEFT_OUT), doubted)]
     connection.executemany("INSERT OR IGNORE INTO left_out VALUES (?)", [row[:1] for row in rows])
     return {EventId(event_id) for _, event_id, is_of_ring in rows if is_of_ring}
-
-
-def forget_doubts(connection: sqlite3.Connection, settled: Iterable[CID]) -> None:
-    """Forget what was noted of proofs that are settled."""
-    connection.executemany("DELETE FROM not_found WHERE proof = ?", [(proof,) for proof in settled])

@@ -357,7 +357,7 @@ class EventLog:
             return
         with self.transaction():
             self.connection.execute("DELETE FROM refused")
-            proofs.forget_refused_proofs(self.connection)
+            self.connection.execute("UPDATE proofs SET refusal = NULL, tries = 0")
             self.connection.execute(
                 "INSERT OR REPLACE INTO meta (name, value) VALUES ('rules', ?)", (str(RULES),)
             )

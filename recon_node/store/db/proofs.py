@@ -190,11 +190,6 @@ def forget_far_dues(connection: sqlite3.Connection, now: float) -> None:
         connection.execute(f"UPDATE {late.format('SET due = ?')}", (now, latest))
 
 
-def forget_refused_proofs(connection: sqlite3.Connection) -> None:
-    """Forget which proofs were found wrong: the rules have changed."""
-    connection.execute("UPDATE proofs SET refusal = NULL, tries = 0")
-
-
 def _insert(connection: sqlite3.Connection, row: int, cid: CID, proof: TimeProof | None) -> None:
     """Write the proof of the time event in that row of `events`."""
     assert proof is not None, "a time event has a proof"

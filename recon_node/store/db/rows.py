@@ -400,24 +400,26 @@ class BatchLoader:
         return self._room > 0
 
     def _load(self, want: Want) -> None:
+        known = self.known
         if want.event_ids:
             self._load_refused_event_ids(want.event_ids)
         if want.events:
             self._load_events(want.events)
         if want.unwaited:
             self._load_unwaited(want.unwaited)
-        if want.waiters:
-            self._load_missing_waiters(want.waiters)
+        missing = [pair for pair in dict.fromkeys(want.waiters) if pair not in known.waited_for]
+        if missing and self._any_waits:
+            self.load_waiters(missing)
         if want.proofs:
             self._load_proofs(want.proofs)
         if want.moving:
             self.load([record.row for record in want.moving])
         for record in want.cars:
-            self.known.cars[record] = _stored_car(self._connection, record.row)
+            known.cars[record] = _stored_car(self._connection, record.row)
         if want.evictable:
             found = self._evictable.find(self._connection, releases.MAX_WAITERS)
             records = self._load_records("id IN (?)", list(found))
-            self.known.evictable = [(record, found[record.row]) for record in records]
+            known.evictable = [(record, found[record.row]) for record in records]
 
     def _load_refused_event_ids(self, event_ids: Sequence[EventId]) -> None:
         sql = "SELECT event_id, reason FROM refused WHERE event_id IN (?)"
@@ -445,12 +447,6 @@ class BatchLoader:
             rows = select_in(self._connection, _UNWAITED, cids, between="), (")
             cids = [CID(cid) for (cid,) in rows]
         self.known.unwaited.update(cids)
-
-    def _load_missing_waiters(self, moved: Iterable[Moved]) -> None:
-        """Load the waiters of those events whose waiters are not known."""
-        missing = [pair for pair in dict.fromkeys(moved) if pair not in self.known.waited_for]
-        if missing and self._any_waits:
-            self.load_waiters(missing)
 
     def load_waiters(self, moved: Sequence[Moved], after: int = 0) -> list[Record]:
         """Load what waits for some events or proofs, beyond a row, one after the other until there

@@ -44,8 +44,7 @@ def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -
         change = Change(log, marks)
         change.move(change.loader.load_waiters([(proof, REFUSED) for proof in settled]))
         committed = change.write()
-        doubts.forget_doubts(log.connection, settled)
-        committed.trusted = doubts.no_longer_doubted(log.connection, before)
+        committed.trusted = doubts.forget_doubts(log.connection, settled, before)
     committed.proofs_done += len(settled)
     return committed
 
