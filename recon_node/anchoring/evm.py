@@ -191,7 +191,12 @@ class EvmAuthority:
             gas = await self._need(read_quantity, "eth_estimateGas", call)
         except AnswerError as error:
             return Pending(f"the contract {self._contract} refuses the call: {error}", True)
-        fields = {"to": self._contract, "gas": int(gas * _GAS_RESERVE), "data": data}
+        gas = int(gas * _GAS_RESERVE)
+        balance = self.account.balance
+        if balance is not None and balance < gas * max_fee:
+            has = f"the account {self.account.address} has {balance / 1e18:.6g}"
+            return Pending(f"{has}, which may not be enough for a transaction", True)
+        fields = {"to": self._contract, "gas": gas, "data": data}
         attempt = self._signed(fields, nonce, max_fee, tip)
         account = self._signer.address
         await trio.to_thread.run_sync(self._journal.add_attempt, root, account, attempt)

@@ -59,6 +59,7 @@ class SimulatedChain:
         self.seen: dict[str, Transaction] = {}
         """Every transaction that anybody in the network ever had."""
         self.base_fee = 10
+        self.balance = 10**22
         self.time = 1_000.0
         self.dead = 0
         """Questions that get no answer from now on."""
@@ -173,7 +174,7 @@ class SimulatedChain:
             case "eth_maxPriorityFeePerGas", _:
                 return "0x2"
             case "eth_getBalance", _:
-                return hex(10**22)
+                return hex(self.balance)
             case "eth_estimateGas", _:
                 if self.reverting:
                     raise AnswerError("execution reverted: not allowed")

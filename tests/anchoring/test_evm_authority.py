@@ -196,6 +196,19 @@ async def test_nothing_is_signed_while_the_base_fee_is_above_the_limit(tmp_path:
     await world.settle()
 
 
+async def test_nothing_is_signed_while_the_account_is_too_poor(tmp_path: Path) -> None:
+    """Replacements of what the chain refused for that offered ever more, for nothing."""
+    world = World(tmp_path)
+    world.chain.balance = 30_000 * 22 - 1
+    outcome = await world.advance()
+    assert isinstance(outcome, Pending)
+    assert outcome.is_alarming
+    assert "which may not be enough" in outcome.reason
+    assert world.journal.attempts(ROOT) == []
+    world.chain.balance += 1
+    await world.settle()
+
+
 async def test_a_contract_that_refuses_costs_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.chain.reverting = True
