@@ -102,6 +102,11 @@ class World:
         return present - whole
 
 
+def offer(event: Event, init: Event | None = None, height: int = 0) -> tuple[EventId, bytes]:
+    """An event of a stream as a peer offers it."""
+    return event.event_id(NETWORK, (init or event).header, height), event.car
+
+
 OLD_STATE = "state + (position IS NULL AND state < 2)"
 """The state of a row of `events` as earlier versions wrote it; they had no UNCOVERED."""
 

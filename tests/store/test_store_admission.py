@@ -17,6 +17,7 @@ from store_helpers import (
     check_feed,
     check_tables,
     feed_of,
+    offer,
 )
 
 from recon_node.ceramic import Event, EventId
@@ -26,20 +27,15 @@ from recon_node.store import Store, StoreSettings, open_store
 from recon_node.store.values import Cause
 
 
-def event_id(init: Event, event: Event, height: int) -> EventId:
-    return event.event_id(NETWORK, init.header, height)
-
-
 async def test_a_capability_is_held_against_an_init_event_that_comes_later(tmp_path: Path) -> None:
     """Signed under a capability for another model, it waits for an event that covers it."""
     init = init_of(ACCOUNT)
     event = change(init, OTHER_MODEL)
-    key = event_id(init, event, 1)
     async with open_store(tmp_path, NETWORK) as store:
-        [verdict] = await store.admit_remote([(key, event.car)])
+        [verdict] = await store.admit_remote([offer(event, init, 1)])
         assert (verdict.status, store.waiting) == ("new", 1)
     async with open_store(tmp_path, NETWORK) as store:  # from the log, not from memory
-        await store.admit_remote([(event_id(init, init, 0), init.car)])
+        await store.admit_remote([offer(init)])
         assert (store.head, store.waiting) == (1, 1)
 
 

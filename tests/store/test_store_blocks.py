@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
-from store_helpers import MODEL, NETWORK, World, edit
+from store_helpers import MODEL, NETWORK, World
 from support import sdk_sample
 from support.time_events import time_event
 
 from recon_node.ceramic import EventId, parse_event
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import CID, DAG_CBOR, CarError, car
-from recon_node.store import DamagedLogError, Store, StoreError, open_store
+from recon_node.store import Store, StoreError, open_store
 from recon_node.store.damage import car_fault
 from recon_node.store.db.blocks import (
     BlockReader,
@@ -195,14 +195,3 @@ async def test_shared_blocks_are_kept_once_and_cars_come_out_as_they_came(store:
     assert connection.execute(sql).fetchone() == (len(anchors),)
     (blocks,) = connection.execute("SELECT count(*) FROM blocks").fetchone()
     assert blocks == 3 + len(anchors)  # the Merkle nodes of all, and the proof of each
-
-
-async def test_a_shared_block_that_is_gone_is_told_as_damage(tmp_path: Path) -> None:
-    world = World(3, time_events=True)
-    event = next(event for event in world.events.values() if event.proof is not None)
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_remote(world.offers())
-    edit(tmp_path, "DELETE FROM blocks")
-    async with open_store(tmp_path, NETWORK) as store:
-        with pytest.raises(DamagedLogError, match=r"recon-node store check --repair"):
-            await store.reader.car(event.cid)

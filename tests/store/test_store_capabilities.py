@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from capabilities import ACCOUNT, SESSION, capability, change, init_of
 from nacl.signing import SigningKey
-from store_helpers import MODEL, NETWORK, OTHER_MODEL, feed_of
+from store_helpers import MODEL, NETWORK, OTHER_MODEL, feed_of, offer
 from support.time_events import time_event
 
 from recon_node.ceramic import Event, parse_event
@@ -28,9 +28,9 @@ async def test_a_session_writes_for_an_account(store, controller, init_first):
     """From peers in either order, under the EventIds of the account and not of the session."""
     init = init_of(controller)
     events = [(0, init), (1, change(init))]
-    offers = [(event.event_id(NETWORK, init.header, height), event.car) for height, event in events]
-    for offer in offers if init_first else reversed(offers):
-        [verdict] = await store.admit_remote([offer])
+    offers = [offer(event, init, height) for height, event in events]
+    for each in offers if init_first else reversed(offers):
+        [verdict] = await store.admit_remote([each])
         assert verdict.status == "new"
     assert [row.event_cid for row in await feed_of(store)] == [event.cid for _, event in events]
 
@@ -86,7 +86,7 @@ async def test_a_merge_counts_on_top_of_an_expired_event(tmp_path: Path) -> None
     a, b = on(init, expiry=EXPIRY), on(init)
     c = on(b, a)
     events = [(0, init), (1, a), (1, b), (2, c)]
-    offers = [(event.event_id(NETWORK, init.header, height), event.car) for height, event in events]
+    offers = [offer(event, init, height) for height, event in events]
     async with open_store(tmp_path, NETWORK) as store:
         [local] = await store.admit_local([init.car])
         [refused] = await store.admit_local([a.car])
@@ -109,10 +109,7 @@ async def test_an_event_that_is_mended_with_what_it_waits_for_is_counted_once(st
     late = change(init)
     elsewhere = init_of(ACCOUNT, OTHER_MODEL).header
     assert elsewhere is not None
-    offers = [
-        (init.event_id(NETWORK, init.header, 0), init.car),
-        (late.event_id(NETWORK, elsewhere, 1), late.car),
-    ]
+    offers = [offer(init), (late.event_id(NETWORK, elsewhere, 1), late.car)]
     connection = store._writer.log.connection
     await store.admit_remote(offers[1:])
     connection.execute("UPDATE cars SET car = x'00'")

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from capabilities import ACCOUNT, change, init_of
-from store_helpers import KEYS, MODEL, NETWORK, SETTINGS, World, check_feed, edit, feed_of
+from store_helpers import KEYS, MODEL, NETWORK, SETTINGS, World, check_feed, edit, feed_of, offer
 from structlog.testing import capture_logs
 from support import sdk_sample
 
@@ -128,12 +128,15 @@ async def test_another_event_does_not_mend(tmp_path: Path) -> None:
         assert await store.reader.cars_for_peers([first.event_id]) == [None]
 
 
-async def test_a_damaged_shared_block_is_mended_for_all_events_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "sql", ["UPDATE blocks SET block = zeroblob(length(block))", "DELETE FROM blocks"]
+)
+async def test_a_damaged_shared_block_is_mended_for_all_events_with_it(tmp_path, sql):
     world = World(3, time_events=True)
     times = [event for event in world.events.values() if event.proof is not None]
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         await store.admit_remote(world.offers())
-        edit(tmp_path, "UPDATE blocks SET block = zeroblob(length(block))")
+        edit(tmp_path, sql)
         for event in times:
             assert await is_damaged(store, event)
         assert store.damage.count == len(times)
@@ -186,16 +189,13 @@ async def test_a_waiting_event_that_is_damaged_goes_on_when_it_is_mended(tmp_pat
     """Whether a session may write is seen in its event, when the init event comes."""
     init = init_of(ACCOUNT)
     second = change(init)
-    first_id, second_id = (
-        event.event_id(NETWORK, init.header, height) for height, event in enumerate((init, second))
-    )
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
-        await store.admit_remote([(second_id, second.car)])
+        await store.admit_remote([offer(second, init, 1)])
         flip(tmp_path, second)
-        [verdict] = await store.admit_remote([(first_id, init.car)])
+        [verdict] = await store.admit_remote([offer(init)])
         assert (verdict.status, verdict.position, store.head) == ("new", 1, 1)
         assert (store.damage.count, store.waiting) == (1, 1)
-        await store.admit_remote([(second_id, second.car)])
+        await store.admit_remote([offer(second, init, 1)])
         assert (store.damage.count, store.waiting, store.head) == (0, 0, 2)
         assert [row.car for row in await feed_of(store)] == [init.car, second.car]
     assert check_log(tmp_path).clean

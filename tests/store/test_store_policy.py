@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
-from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, controller
+from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, controller, offer
 from support.time_events import time_event
 
 from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamType
@@ -38,10 +38,6 @@ def lists(**texts) -> Policy:
 
 def facts_of(event) -> StreamFacts:
     return StreamFacts(StreamRecord.of(event), event.header.model, event.header.stream_type)
-
-
-def offer(event, init=None, height=0):
-    return event.event_id(NETWORK, (init or event).header, height), event.car
 
 
 def family(key: SigningKey, model: StreamId) -> bytes:

@@ -5,15 +5,11 @@ from collections.abc import Callable
 
 import pytest
 from refused_events import LOCAL, MISSING, Case, Offer
-from store_helpers import KEYS, NETWORK, World, check_feed, feed_of
+from store_helpers import KEYS, NETWORK, World, check_feed, feed_of, offer
 
 from recon_node.ceramic import Event, Network, network_range
 from recon_node.ceramic.builder import data_event
 from recon_node.store import Store
-
-
-def offer_of_init(init: Event) -> Offer:
-    return init.event_id(NETWORK, init.header, 0), init.car
 
 
 def at(event: Event, height: int = 2) -> Callable[[Case], Offer]:
@@ -35,7 +31,7 @@ REMOTE: dict[str, tuple[Callable[[Case], Offer], str]] = {
     "fencepost": (lambda case: (network_range(NETWORK)[0], case.next.car), "outside"),
     "wrong height": (lambda case: (case.key(case.next, 3), case.next.car), "height 3, not 2"),
     "height of an init event": (lambda case: (case.key(case.next, 0), case.next.car), "height 0"),
-    "init event for another": (lambda case: offer_of_init(case.init_for_another()), "controller"),
+    "init event for another": (lambda case: offer(case.init_for_another()), "controller"),
     "under a second EventId": (
         lambda case: (case.key(case.first, 5), case.first.car),
         "EventId is",
@@ -74,9 +70,9 @@ async def test_bad_events_of_peers_change_nothing(store: Store, name: str) -> No
     make, message = REMOTE[name]
     await store.admit_local([case.init.car, case.first.car])
     before = await Snapshot.of(store)
-    offer = make(case)
-    [verdict] = await store.admit_remote([offer])
-    assert (verdict.status, verdict.event_id) == ("refused", offer[0])
+    event_id, car = make(case)
+    [verdict] = await store.admit_remote([(event_id, car)])
+    assert (verdict.status, verdict.event_id) == ("refused", event_id)
     assert message in (verdict.reason or "")
     assert await Snapshot.of(store) == before
 

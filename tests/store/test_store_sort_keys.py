@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from capabilities import ACCOUNT, SESSION, capability
-from store_helpers import KEYS, MODEL, NETWORK, feed_of
+from store_helpers import KEYS, MODEL, NETWORK, feed_of, offer
 
 from recon_node.ceramic import Event, EventId, StreamId, StreamType, parse_event, sort_value_range
 from recon_node.ceramic.builder import controller_of, data_event, signed_event
@@ -72,8 +72,7 @@ async def test_an_interest_in_a_sort_value_takes_its_streams_only(tmp_path: Path
         for name, (fields, value) in HEADERS.items():
             init, _ = stream(name)
             assert init.header.sep_value == value
-            event_id = init.event_id(NETWORK, init.header, 0)
-            [verdict] = await store.admit_remote([(event_id, init.car)])
+            [verdict] = await store.admit_remote([offer(init)])
             assert (verdict.status == "new") == (fields.get("sep") == "family")
         init, _ = stream("schema")
         await store.admit_local([init.car])

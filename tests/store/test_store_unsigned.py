@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 from bare_log import BareLog
 from nacl.signing import SigningKey
-from store_helpers import KEYS, MODEL, NETWORK, QUICK, check_feed, check_tables, controller, feed_of
+from store_helpers import (
+    KEYS,
+    MODEL,
+    NETWORK,
+    QUICK,
+    check_feed,
+    check_tables,
+    controller,
+    feed_of,
+    offer,
+)
 from support.forging import forged
 from support.time_events import time_event
 
@@ -19,10 +29,6 @@ from recon_node.store.maintenance import check_log, import_history, repair_log
 
 MEMBER, STRANGER, *_ = KEYS
 BY_NAME = Policy.of(PolicySettings(allow_controllers=(controller(0),)))
-
-
-def offer(event: Event, init: Event, height: int) -> tuple[EventId, bytes]:
-    return event.event_id(NETWORK, init.header, height), event.car
 
 
 def unsigned(n: int = 0) -> Event:

@@ -348,13 +348,6 @@ def test_a_comb_of_forks_is_decided_fork_by_fork() -> None:
     assert [d.winner for d in tip.reasons] == [3 * i for i in range(1, forks + 1)]
 
 
-def test_a_long_chain_needs_no_recursion() -> None:
-    length = 5_000
-    chain = [EventShape(0, "init")] + [EventShape(i, "data", (i - 1,)) for i in range(1, length)]
-    tip = select_tip(reversed(chain))
-    assert (tip.event, tip.height, tip.pruned, tip.diverged) == (length - 1, length - 1, (), False)
-
-
 def _anchored_fan(size: int) -> list[EventShape[int]]:
     """A trunk, then a fan of data events, each anchored, merged without an anchor."""
     events = [EventShape(0, "init")]
