@@ -14,6 +14,7 @@ from support.time_events import time_event
 
 from recon_node.ceramic import Event, EventId, InitHeader, Network, StreamId, StreamType
 from recon_node.ceramic.builder import controller_of, data_event, init_event
+from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import FeedRow, Store, StoreSettings
 from recon_node.store.db import log_schema, migrations
@@ -134,6 +135,11 @@ def pages_of(file: Path, name: str, kind: str) -> list[int]:
 
 async def feed_of(store: Store) -> list[FeedRow]:
     return await store.reader.feed(0, 1_000_000)
+
+
+async def in_ring(store: Store) -> set[CID]:
+    """The events in the model ring."""
+    return {HeightlessEventId(key).event_cid for key in await store.load_ring_keys()}
 
 
 def timeless(rows: list[FeedRow]) -> list[FeedRow]:

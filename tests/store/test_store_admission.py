@@ -50,8 +50,8 @@ async def test_a_refusal_says_what_it_is_about(store: Store) -> None:
         ((case.key(case.next, 9), b"garbage"), "event"),
     ]
     await store.admit_local([case.init.car, case.first.car])
-    for offer, cause in offers:
-        [verdict] = await store.admit_remote([offer])
+    for offered, cause in offers:
+        [verdict] = await store.admit_remote([offered])
         assert (verdict.status, verdict.cause) == ("refused", cause)
     [verdict] = await store.admit_local([lonely.car])
     assert (verdict.status, verdict.cause) == ("refused", "history")
@@ -93,10 +93,10 @@ async def offer_all(
     while offers:
         size = world.random.choice([1, 3, 10])
         batch, offers = offers[:size], offers[size:]
-        for offer, verdict in zip(batch, await store.admit_remote(batch), strict=True):
+        for offered, verdict in zip(batch, await store.admit_remote(batch), strict=True):
             if verdict.status == "refused":
                 assert verdict.cause == "waiting"
-                again.append(offer)
+                again.append(offered)
     return again
 
 

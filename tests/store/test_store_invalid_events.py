@@ -10,13 +10,22 @@ from bad_worlds import shuffled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
-from store_helpers import KEYS, NETWORK, QUICK, World, check_feed, check_tables, edit, feed_of
+from store_helpers import (
+    KEYS,
+    NETWORK,
+    QUICK,
+    World,
+    check_feed,
+    check_tables,
+    edit,
+    feed_of,
+    in_ring,
+)
 from support.forging import forged
 from support.time_events import time_event
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ceramic.builder import data_event
-from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.store import FeedRow, Store, open_store
 from recon_node.store.db.doubts import DOUBTED
@@ -134,10 +143,6 @@ async def test_local_events_must_be_valid_but_may_cover(store: Store) -> None:
     assert [row.event_cid for row in await feed_of(store) if row.fault] == [world.a.cid]
 
 
-async def ring(store: Store) -> set[CID]:
-    return {HeightlessEventId(key).event_cid for key in await store.load_ring_keys()}
-
-
 class InvalidWorld(World):
     """Streams with time events, some of whose data events are badly signed."""
 
@@ -221,8 +226,8 @@ async def test_it_stays_out_of_the_ring_when_an_anchor_below_it_is_found(tmp_pat
             await store.postpone_proofs([(proof.cid, 0.0)], not_found=[proof.cid])
         later = world.extend(init.cid, [bad.cid], "later")
         await store.admit_remote([world.offer(later)])
-        doubted = await ring(store)
+        doubted = await in_ring(store)
     async with open_store(tmp_path, NETWORK) as store:
-        assert await ring(store) == doubted
+        assert await in_ring(store) == doubted
         await store.settle_proofs([(proof.cid, 1_700_000_000)])
-        assert await ring(store) == {event.cid for event in (init, anchor, cover, later)}
+        assert await in_ring(store) == {event.cid for event in (init, anchor, cover, later)}
