@@ -27,6 +27,7 @@ time event a signed event builds on come first. Chains do not wait for each othe
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import defaultdict
@@ -61,6 +62,8 @@ _LONGEST_SLEEP: Final = 3600.0
 """Seconds after which the queue is looked at again in any case."""
 _AFTER_STORE_ERROR: Final = 5.0
 """Seconds to wait after the disk failed."""
+_LOG_PAUSE: Final = 60.0
+"""Seconds between log lines about failed lookups: some endpoints repeat each question."""
 
 _DELAYS: Final = {
     "unknown": Backoff(60.0, 86_400.0),
@@ -180,7 +183,7 @@ class _Follower:
         self._now = now
         self._jitter = jitter
         self._found = Latest[str, _Found](_CACHE_SIZE)
-        self._last_fault = ""
+        self._next_log = -math.inf
 
     async def run(self) -> None:
         """Look up the proofs that are due, until cancelled."""
@@ -274,9 +277,9 @@ class _Follower:
         return _Outcome("anchored", outcome.time)
 
     def _failed(self, error: Exception) -> _Outcome:
-        reason = str(error)
-        if reason != self._last_fault:
-            self._last_fault = reason
+        now, reason = trio.current_time(), str(error)
+        if now >= self._next_log:
+            self._next_log = now + _LOG_PAUSE
             logger.info("A lookup failed", chain=self._provider.chain_id, reason=reason)
         return _Outcome("failed", reason)
 

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import chain_server
 import pytest
+import structlog.testing
 import trio
-from chain_server import GNOSIS, Fault, now
+from chain_server import GNOSIS, Fault, now, rpc_error
 from nacl.signing import SigningKey
 from support.time_events import time_event
 
@@ -301,6 +302,18 @@ async def test_one_question_that_gets_errors_does_not_hold_up_the_others(clock, 
         assert store.proofs_pending == 1
         chain.fault_for = lambda method, param: None
         await until(lambda: store.head == 32, 1_000)
+
+
+async def test_errors_that_repeat_their_questions_do_not_fill_the_log(clock, chain, url, store):
+    await add(store, *(Document(str(n)) for n in range(8)))
+    chain.fault_for = lambda method, param: (
+        rpc_error(-32000, f"no {param}") if method == "eth_getTransactionByHash" else None
+    )
+    with structlog.testing.capture_logs() as logs:
+        async with following(store, url) as anchors:
+            await until(lambda: anchors[0].lookups["failed"] >= 32)
+    shown = [line["event"] for line in logs if line["log_level"] != "debug"]
+    assert shown == ["A lookup failed"]
 
 
 async def test_without_a_provider_time_events_stay_pending(clock, chain, url, store):
