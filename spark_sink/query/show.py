@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from recon_node.base.terminal import shown
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, CidError
-from recon_node.streams.json_values import BudgetError, measure
+from recon_node.streams.json_values import BudgetError, JsonPatchError, measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,13 +73,14 @@ def to_text(value: Any) -> str:
     return to_json(value)
 
 
-def load_json(text: str | bytes) -> Any:
-    """Parse JSON so that `to_json` writes its numbers unchanged.
-
-    Raises:
-        ValueError: it is not JSON.
-    """
-    return json.loads(text, parse_float=Decimal)
+def load_json(text: str) -> Any:
+    """Parse JSON so that `to_json` writes its numbers unchanged; text, if it is nested too deeply."""
+    try:
+        value = json.loads(text, parse_float=Decimal, parse_int=Decimal)
+        measure(value, len(text) * 3)
+    except (RecursionError, JsonPatchError):
+        return text
+    return value
 
 
 def _entry(value: Any) -> str:

@@ -181,6 +181,13 @@ def test_what_is_shown_is_json_and_steers_no_terminal(value: Any) -> None:
     assert all(c.isprintable() or c in "\n\t" for c in to_text(shown))
 
 
+def test_json_may_be_long_and_deep(tables: Path) -> None:
+    """In the headers of events it is what strangers have written."""
+    long, deep = "1" * 5_000, "[" * 600 + "]" * 600
+    (row,) = asked(tables, f"SELECT '{long}'::JSON, '{deep}'::JSON, '-0'::JSON")
+    assert [*map(to_json, row)] == [long, f'"{deep}"', "-0"]
+
+
 def test_a_name_is_one_line() -> None:
     assert to_text({"a\n\tb": "c\td"}) == "a\\n\\tb: c\td"
 
