@@ -44,7 +44,7 @@ _MAX_SHOWN: Final = 100
 _NEW: Final = ("insert", "update_postimage")
 
 Kind = Literal["reset", "row"]
-_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

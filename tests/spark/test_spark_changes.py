@@ -152,6 +152,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         b"A" * 60_000,
         urlsafe_b64encode(b"[" * 40_000),
         urlsafe_b64encode(b'{"table":"t","version":1.5,"position":true}'),
+        urlsafe_b64encode(b'{"table":"t","version":1,"position":9223372036854775808}'),
     ],
 )
 def test_a_checkpoint_that_is_none_is_an_error(content: bytes, tmp_path: Path) -> None:
