@@ -168,6 +168,8 @@ TABLES: Final = {
 """All tables by name, each after the tables it is computed from."""
 STATES: Final = "stream_states"
 UNPROCESSED: Final = "unprocessed_streams"
+TANGLES: Final = "tangles"
+"""The view of threads, which `query` weaves."""
 FORMER: Final = "_stream_summaries"
 """An internal table of earlier versions, which is deleted."""
 RAW: Final = "raw_events"

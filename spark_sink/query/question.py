@@ -37,8 +37,8 @@ from spark_sink.errors import NOT_ALLOWED, TablesError, cannot_open, store_fault
 from spark_sink.functions import register_duckdb_functions
 from spark_sink.query.dataset import dataset_of, files_in_sql
 from spark_sink.query.show import load_json, show
-from spark_sink.query.tangles_view import SOURCE, TANGLES, register_tangles
-from spark_sink.schema import TABLES
+from spark_sink.query.tangles_view import SOURCE, register_tangles
+from spark_sink.schema import TABLES, TANGLES
 from spark_sink.tables.catalog import At, no_tables, open_at, path_of, spec_of, view_names
 from spark_sink.tables.delta_log import names_of
 from spark_sink.tables.location import FAULTS, Location, is_delta

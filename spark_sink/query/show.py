@@ -74,7 +74,7 @@ def to_text(value: Any) -> str:
 
 
 def load_json(text: str) -> Any:
-    """Parse JSON so that `to_json` writes its numbers unchanged; text, if it is nested too deeply."""
+    """Parse JSON so that `to_json` writes its numbers unchanged; too deep, it stays text."""
     try:
         value = json.loads(text, parse_float=Decimal, parse_int=Decimal)
         measure(value, len(text) * 3)

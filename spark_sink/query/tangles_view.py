@@ -20,9 +20,8 @@ from recon_node.ceramic import StreamId, StreamType
 from recon_node.ipld import CID
 from recon_node.tangles.documents import DocumentMessage, as_message, tangle_of_documents
 from recon_node.tangles.tangle import TangleError
-from spark_sink.schema import schema_of
+from spark_sink.schema import TANGLES, schema_of
 
-TANGLES: Final = "tangles"
 SOURCE: Final = "event_states"
 """The table that it is made of."""
 

@@ -24,8 +24,16 @@ from deltalake import DeltaTable
 from recon_node.ceramic import StreamId, StreamType
 from spark_sink.errors import ConflictError, TablesError, one_line
 from spark_sink.query.changes import Changes, Token
-from spark_sink.query.tangles_view import TANGLES
-from spark_sink.schema import RAW, STATES, TABLES, TAKEN, TableSpec, partition_of, view_schema
+from spark_sink.schema import (
+    RAW,
+    STATES,
+    TABLES,
+    TAKEN,
+    TANGLES,
+    TableSpec,
+    partition_of,
+    view_schema,
+)
 from spark_sink.tables.catalog import NAME, VIEWS, no_tables, open_view, view_names
 from spark_sink.tables.delta_log import epoch_of, identity_of, position_of, query
 from spark_sink.tables.location import FAULTS, Location, delete_below, find_delta_table
