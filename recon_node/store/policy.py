@@ -16,7 +16,7 @@ Of a refused stream, it is remembered as its init event has it, never as a peer 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Final
 
 from pydantic.dataclasses import dataclass as settings_dataclass
@@ -109,13 +109,7 @@ class PolicySettings:
 
     def in_use(self) -> dict[str, list[str]]:
         """Return the settings that are set, by their names."""
-        named = {
-            "allow_models": self.allow_models,
-            "deny_models": self.deny_models,
-            "allow_controllers": self.allow_controllers,
-            "deny_controllers": self.deny_controllers,
-        }
-        return {name: list(values) for name, values in named.items() if values}
+        return {name: list(values) for name, values in asdict(self).items() if values}
 
 
 @dataclass(frozen=True, slots=True)

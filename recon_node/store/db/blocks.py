@@ -316,20 +316,6 @@ class BlockReader:
             return error
         return car
 
-    def cids(self, stored: bytes) -> list[CID]:
-        """Return the CIDs of the blocks that a stored CAR refers to, in its order.
-
-        Raises:
-            CarError: it is damaged, or a block that it refers to is missing.
-        """
-        rows = references(stored)
-        sections = self._load(rows)
-        try:
-            parts = [sections[row] for row in rows]
-        except KeyError as error:
-            raise CarError(f"the shared block in row {error} is damaged or missing") from None
-        return [read_cid(data, decode_varint(data)[1])[0] for data in parts]
-
     def _load(self, rows: Iterable[int]) -> dict[int, bytes]:
         if not self._remember or self._bytes > _CACHE_BYTES:
             self._sections, self._bytes = {}, 0

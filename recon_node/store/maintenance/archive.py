@@ -18,7 +18,7 @@ that later pages may need, for a reader to keep. So reading takes the memory of 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from recon_node.ipld import CID, DAG_CBOR, DagCborError, car, dag_cbor
 from recon_node.recon import KeyRange, covers
 from recon_node.store.damage import FORGOTTEN, Damage, DamagedEventError, car_fault
 from recon_node.store.db.blocks import BlockReader, full_size, references, section, sections
-from recon_node.store.db.sql import CARS_AT_ONCE, read_in_pieces
+from recon_node.store.db.sql import CARS_AT_ONCE, read_in_pieces, select_in
 from recon_node.store.errors import StoreError
 from recon_node.store.kept_interests import key_ranges
 from recon_node.store.maintenance.closed_log import Progress, no_progress, opened_log
@@ -46,6 +46,9 @@ OTHER_CAR: Final = (
     "This CAR was not written by `recon-node store export`; to add a CAR of one event to a running "
     "node, use `recon-node events add`"
 )
+
+
+_SHARED: Final = "SELECT cid, id FROM blocks WHERE id IN (?)"
 
 
 class ArchiveFormatError(ValueError):
@@ -173,6 +176,24 @@ class _PageWithBlocks:
     def encode(self) -> bytes:
         return ArchivePage(self.events, list(self.shared)).encode()
 
+    def add(self, event_id: EventId, car: bytes, rows: Mapping[CID, int], seen: set[int]) -> None:
+        """Add an event. `rows` are those of its shared blocks, `seen` those that a page has."""
+        fault = car_fault(car, event_id.event_cid)
+        if fault is not None:
+            raise DamagedEventError(Damage(fault, None, event_id.event_cid))
+        cids = []
+        for cid, _, block, end in sections(car):
+            cids.append(cid)
+            row = rows.get(cid)
+            if row is None:
+                self.blocks.setdefault(cid, car[block:end])
+            elif row not in seen:
+                seen.add(row)
+                self.shared[cid] = None
+                self.blocks[cid] = car[block:end]
+        self.events.append((event_id, cids))
+        self.size += len(car)
+
 
 def export_events(
     data_dir: Path,
@@ -244,31 +265,11 @@ def _pages(
         ):
             yield page, done
             page = _PageWithBlocks()
-        _fill(page, event_id, stored, reader, seen)
+        [car] = reader.restore([stored])
+        shared = select_in(connection, _SHARED, references(stored))
+        page.add(event_id, car, {CID(cid): row for cid, row in shared}, seen)
     if page.events:
         yield page, done
-
-
-def _fill(
-    page: _PageWithBlocks, event_id: EventId, stored: bytes, reader: BlockReader, seen: set[int]
-) -> None:
-    [car] = reader.restore([stored])
-    fault = car_fault(car, event_id.event_cid)
-    if fault is not None:
-        raise DamagedEventError(Damage(fault, None, event_id.event_cid))
-    rows = dict(zip(reader.cids(stored), references(stored), strict=True))
-    cids = []
-    for cid, _, block, end in sections(car):
-        cids.append(cid)
-        row = rows.get(cid)
-        if row is None:
-            page.blocks.setdefault(cid, car[block:end])
-        elif row not in seen:
-            seen.add(row)
-            page.shared[cid] = None
-            page.blocks[cid] = car[block:end]
-    page.events.append((event_id, cids))
-    page.size += len(car)
 
 
 def _events(connection: sqlite3.Connection) -> Iterator[tuple[EventId, bytes]]:
