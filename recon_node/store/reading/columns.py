@@ -87,11 +87,11 @@ def read_columns(
     if hole is not None:
         raise DamagedEventError(hole)
     if not cars:
-        return _with_anchors(reader, columns, ())
-    sound, damaged = _sound(reader, columns)
+        return with_anchors(reader, columns, ())
+    sound, damaged = sound_cars(reader, columns)
     if any(damaged):
         raise DamagedEventError(*filter(None, damaged))
-    return _with_anchors(reader, columns, sound)
+    return with_anchors(reader, columns, sound)
 
 
 def read_columns_of(reader: Reader, cids: Sequence[CID], max_bytes: int) -> tuple[FeedColumns, int]:
@@ -102,13 +102,13 @@ def read_columns_of(reader: Reader, cids: Sequence[CID], max_bytes: int) -> tupl
     """
     sql, values = _rows_of(len(cids)), (*cids, reader.head)
     *columns, places = select(reader, sql, values, max_bytes, _WIDTH + 1)
-    sound, damaged = _sound(reader, columns)
+    sound, damaged = sound_cars(reader, columns)
     done = places[-1] + 1 if places else len(cids)
     if any(damaged):
         whole = [damage is None for damage in damaged]
         columns = [list(compress(column, whole)) for column in columns]
     reader.damaged += filter(None, damaged)
-    return _with_anchors(reader, columns, sound), done
+    return with_anchors(reader, columns, sound), done
 
 
 @lru_cache(maxsize=8)
@@ -125,7 +125,7 @@ def _rows_of(count: int) -> str:
     )
 
 
-def _sound(
+def sound_cars(
     reader: Reader, columns: Sequence[list[Any]]
 ) -> tuple[Sequence[bytes], Sequence[Damage | None]]:
     """Return the CARs of the sound rows, empty for forgotten ones, and the damage of each row; no
@@ -147,9 +147,10 @@ def _sound(
     ], damaged
 
 
-def _with_anchors(
+def with_anchors(
     reader: Reader, columns: Sequence[list[Any]], cars: Sequence[bytes]
 ) -> FeedColumns:
+    """Return rows with what is known of anchors and signatures, unless they are forgotten."""
     positions, event_ids, cids, inits, kinds, _, delivered = columns
     times, chains = anchors(reader, positions, kinds)
     faults = faults_of(reader.connection, positions, kinds)

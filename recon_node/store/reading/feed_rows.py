@@ -23,11 +23,12 @@ from __future__ import annotations
 import sqlite3
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from recon_node.ceramic import EventId, EventKind, TimeProof
-from recon_node.ipld import CID, CarError
+from recon_node.ipld import CID
 from recon_node.store.admission.records import State
 from recon_node.store.damage import (
     FORGOTTEN,
@@ -37,7 +38,7 @@ from recon_node.store.damage import (
     forgotten,
     name_damage,
 )
-from recon_node.store.db.rows import FAULT, faults_of
+from recon_node.store.db.rows import FAULT
 from recon_node.store.db.sql import select_named, short
 from recon_node.store.errors import UnknownTimeError
 from recon_node.store.reading import Reader
@@ -46,10 +47,10 @@ from recon_node.store.reading.columns import (
     DELIVERED_AT,
     OF_STREAM,
     ROWS,
-    anchors,
-    damage_of,
     first_hole,
     select,
+    sound_cars,
+    with_anchors,
 )
 from recon_node.store.values import FeedRow, FeedTime, HeldRow, PositionRow, TimeRow
 
@@ -152,27 +153,21 @@ def read_rows(
 ) -> tuple[list[FeedRow], Damage | None]:
     """Return the rows before the first damaged one, and the damage."""
     columns = select(reader, sql, values, max_bytes)
-    positions, _, _, _, kinds, stored, delivered = columns
+    cars, damages = sound_cars(reader, columns)
+    damage = next(filter(None, damages), None)
+    if damage is not None:
+        columns = [column[: damages.index(damage)] for column in columns]
+    read = with_anchors(reader, columns, cars[: len(columns[0])])
     rows_read: list[FeedRow] = []
-    for position, event_id, cid, init, kind, car, *facts in zip(
-        *columns[:5],
-        reader.blocks.restore_each(stored),
-        *anchors(reader, positions, kinds),
-        delivered,
-        faults_of(reader.connection, positions, kinds),
-        strict=True,
+    for position, event_id, cid, init, kind, *others in zip(
+        *(getattr(read, field.name) for field in fields(read)), strict=True
     ):
-        damage = damage_of(position, event_id, cid, init, kind, car)
-        if isinstance(car, CarError) or damage is not None:
-            return rows_read, damage
         try:
             key, init_cid = EventId(event_id), CID(init)
         except ValueError as error:
             return rows_read, name_damage(str(error), None, cid, position)
-        if car == FORGOTTEN:
-            car, facts = b"", [None, None, facts[2], None]
-        rows_read.append(FeedRow(position, key, CID(cid), init_cid, EventKind(kind), car, *facts))
-    return rows_read, None
+        rows_read.append(FeedRow(position, key, CID(cid), init_cid, EventKind(kind), *others))
+    return rows_read, damage
 
 
 def find_time(connection: sqlite3.Connection, time: int, now: float, head: int) -> FeedTime:
