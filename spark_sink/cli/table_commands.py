@@ -13,6 +13,7 @@ from recon_node.base.errors import reason_of
 from recon_node.base.files import draft_of, move_into_place, read_small
 from recon_node.base.terminal import counted, echo, json_option, print_json, print_result
 from recon_node.ceramic import StreamId, StreamIdError
+from recon_node.ceramic.auth.did import did_spellings
 from spark_sink.cli.options import HOURS, MOMENT, node_options, nodes_options, tables_option
 from spark_sink.errors import TablesError
 from spark_sink.schema import TABLES
@@ -411,7 +412,11 @@ def forget(tables: Location, whom: tuple[str, ...], yes: bool, as_json: bool) ->
     except StreamIdError as error:
         raise click.BadParameter(str(error), param_hint="'STREAM|CONTROLLER'") from None
     with lock(tables, make=False):
-        streams |= streams_of(tables, controllers)
+        theirs = streams_of(tables, controllers)
+        for name in sorted(controllers):
+            if set(theirs.values()).isdisjoint(did_spellings(name)):
+                echo(f"Warning: {tables} has no stream of {name}, or no longer", err=True)
+        streams |= theirs.keys()
         if not yes:
             text = (
                 f"Remove {counted(len(streams), 'stream')} from the tables in {tables}, for good?"

@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from recon_node.ceramic.auth.did import did_spellings
 from spark_sink.derive.child_process import COMMAND
 from spark_sink.derive.derivation import Derivation
 from spark_sink.derive.workers import NoWorkers
@@ -204,14 +205,15 @@ def _tables(directory: Location, names: Sequence[str]) -> dict[str, DeltaTable]:
     return {name: table for name, table in tables.items() if not names or name in names}
 
 
-def streams_of(directory: Location, controllers: Collection[str]) -> set[bytes]:
-    """Return the streams of some controllers, by their CIDs."""
-    quoted = ", ".join("'" + did.replace("'", "''") + "'" for did in controllers)
-    streams: set[bytes] = set()
+def streams_of(directory: Location, controllers: Collection[str]) -> dict[bytes, str]:
+    """Return the streams of some controllers, by their CIDs, and as what these are spelled."""
+    spelled = (spelling for did in controllers for spelling in did_spellings(did))
+    quoted = ", ".join("'" + did.replace("'", "''") + "'" for did in spelled)
+    streams: dict[bytes, str] = {}
     for name, table in open_delta(directory).items():
         if name in DERIVED and controllers:
-            sql = f"SELECT DISTINCT stream_cid FROM t WHERE controller IN ({quoted})"
-            streams.update(query(table, sql)["stream_cid"].to_pylist())
+            sql = f"SELECT DISTINCT stream_cid, controller FROM t WHERE controller IN ({quoted})"
+            streams.update(zip(*query(table, sql).to_pydict().values(), strict=True))
     return streams
 
 

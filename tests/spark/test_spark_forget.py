@@ -19,7 +19,12 @@ from spark_samples import document, replace
 from support import forking
 from test_spark_views import OF, history
 
-from recon_node.ceramic.builder import controller_of, data_event, init_event
+from recon_node.ceramic.builder import (
+    controller_of,
+    data_event,
+    deterministic_init_event,
+    init_event,
+)
 from spark_sink.query.changes import Changes
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW
@@ -166,6 +171,17 @@ def test_what_is_wrong_is_told(tables: Path) -> None:
     assert "is not a StreamID" in told("forget", "--tables", tables, "x", "--yes", code=2)
     assert invoked("forget", "--tables", tables, DID, stdin="n\n").exit_code == 1
     assert SECRET.decode() in str(table_rows(tables, "stream_states"))
+    result = invoked("forget", "--tables", tables, DID, f"{DID[:-1]}?", stdin="n\n")
+    assert f"Warning: {tables} has no stream of {DID[:-1]}?, or no longer\n" in result.stderr
+    assert "Remove 1 stream from" in result.stderr
+    assert result.stderr.count("Warning") == 1
+
+
+def test_an_account_is_forgotten_however_it_is_spelled(tables: Path) -> None:
+    account = "did:pkh:eip155:1:0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+    theirs = deterministic_init_event(account, OF)
+    read_on(Sink(Tables(tables, EPOCH)), feed_rows([*EVENTS, theirs]))
+    assert forgotten(tables, account.lower())["streams"] == 1
 
 
 def test_a_damaged_list_is_named(tables: Path) -> None:
