@@ -19,6 +19,15 @@ def test_the_leaves_of_nested_groups():
     assert list(leaves(first)) == [first]
 
 
+def test_the_reason_of_an_error_without_words_is_its_cause() -> None:
+    """As httpx, httpcore and trio raise errors of TLS."""
+    broken, failed = trio.BrokenResourceError(), httpx.ConnectError("")
+    assert reason_of(broken) == "BrokenResourceError"
+    broken.__cause__ = OSError(1, "the certificate has expired")
+    failed.__context__ = broken
+    assert reason_of(failed) == "the certificate has expired"
+
+
 def test_a_lone_error_stands_for_its_groups():
     lone = ValueError("lone")
     assert unwrap(group_of(group_of(lone))) is lone

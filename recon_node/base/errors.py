@@ -18,7 +18,11 @@ _NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
 
 def reason_of(error: BaseException) -> str:
     """Return why something failed, for a message that says what failed."""
-    return plain(getattr(error, "strerror", None) or str(error)) or type(error).__name__
+    text = plain(getattr(error, "strerror", None) or str(error))
+    cause = error.__cause__ or error.__context__
+    if text or cause is None:
+        return text or type(error).__name__
+    return reason_of(cause)  # such as a certificate's fault, within wordless errors of libraries
 
 
 def plain(text: str) -> str:
