@@ -239,9 +239,10 @@ class Journal:
     def find(self, cid: CID, asker: str = "", stream: str | None = None) -> AnchorRequest | None:
         """Return the request for a CID: that for a stream, if one is named; else that for the event
         of this node, or for a stream that the asker's address block named, or any."""
-        where = "WHERE cid = ?1 AND (of IN ('', ?3) OR ?3 IS NULL)"
+        where = "WHERE cid = ?1" if stream is None else "WHERE cid = ?1 AND of IN ('', ?3)"
         order = "ORDER BY of <> '', asker IS NOT ?2, made_at LIMIT 1"
-        return next(iter(self._requests(f"{where} {order}", cid, asker, stream)), None)
+        values = (cid, asker) if stream is None else (cid, asker, stream)
+        return next(iter(self._requests(f"{where} {order}", *values)), None)
 
     def requests(self, states: Sequence[RequestState], limit: int) -> list[AnchorRequest]:
         """Return some requests, the latest first."""

@@ -302,6 +302,23 @@ def test_waiting_requests_are_counted(tmp_path: Path) -> None:
         assert journal.counts([RequestState.WAITING]) == {RequestState.WAITING: 3}
 
 
+def test_a_request_for_a_stream_is_found_among_many_for_its_cid(tmp_path: Path) -> None:
+    """Whoever may request can name any number of streams with one CID."""
+    cid, steps = CID.of(DAG_CBOR, b"root"), 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+
+    with closing(Journal(tmp_path)) as journal:
+        for number in range(500):
+            journal.request(cid, None, f"stream {number}", "", 0.0)
+        journal._connection.set_progress_handler(step, 10)
+        found = journal.find(cid, "", "stream 7")
+    assert found is not None
+    assert (found.of, steps < 50) == ("stream 7", True)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
