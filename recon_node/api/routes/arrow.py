@@ -38,7 +38,7 @@ from recon_node.api.models import (
     parsed_by,
 )
 from recon_node.api.routes.feed import check_epoch
-from recon_node.api.routes.listings import FilterText, read_stream_filter
+from recon_node.api.routes.listings import FilterDid, FilterText, read_stream_filter
 from recon_node.ceramic import Shard, StreamId
 from recon_node.ipld import CID, CidError, read_cid
 from recon_node.store import FeedColumns, FeedFilter, Store
@@ -103,7 +103,7 @@ class ArrowQuery(ColumnsQuery, frozen=True, rename="camel"):
     """Only rows of streams with this sort key, such as `model`."""
     sort_value: FilterText | None = None
     """Only with this sort value: text; a StreamID in base36, `k...`."""
-    controller: FilterText | None = None
+    controller: FilterDid | None = None
     """Only with this controller, a DID."""
     stream_id: Annotated[StreamId, parsed_by(read_stream_filter, "streamId: ")] | None = None
     """Only of this stream, as multibase text."""

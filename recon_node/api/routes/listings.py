@@ -34,6 +34,7 @@ from recon_node.api.models import (
 )
 from recon_node.api.routes.streams import compute
 from recon_node.ceramic import METAMODEL, EventKind, StreamId, StreamIdError, sort_value_range
+from recon_node.ceramic.auth.did import is_did
 from recon_node.ceramic.event_id import DEFAULT_SORT_KEY
 from recon_node.ipld import CID, IpldError
 from recon_node.recon import KeyRange
@@ -89,8 +90,16 @@ def read_stream_filter(text: str) -> StreamId:
     return StreamId.parse(_read_filter(text))
 
 
+def _read_did(text: str) -> str:
+    if not is_did(_read_filter(text)):
+        raise UnfitError("{name} should be a DID, such as did:key:z6Mk..., not {input!r}")
+    return text
+
+
 FilterText = Annotated[str, Parsed(_read_filter)]
 """A filter, which is not empty."""
+FilterDid = Annotated[str, Parsed(_read_did)]
+"""A filter by controller."""
 
 
 class StreamsQuery(PageQuery, frozen=True, rename="camel"):
@@ -102,7 +111,7 @@ class StreamsQuery(PageQuery, frozen=True, rename="camel"):
     """Only streams with this sort key; needs `sortValue`."""
     sort_value: FilterText | None = None
     """Only with this sort value: text; a StreamID in base36, `k...`. Needs `sortKey`."""
-    controller: FilterText | None = None
+    controller: FilterDid | None = None
     """Only with this controller, a DID."""
     where: list[str] = []
     """Only documents in whose content at the tip a field holds just this text: `FIELD=TEXT`, such
