@@ -238,15 +238,17 @@ def deploy(settings: Settings, as_json: bool) -> None:
 
     from recon_node.anchoring.anchoring_service import open_payer
     from recon_node.anchoring.authority import AuthorityError
-    from recon_node.chain.rpc_endpoint import NoAnswerError
+    from recon_node.chain.rpc_endpoint import ChainError, NoAnswerError
 
     async def create() -> str:
         from recon_node.anchoring.evm import deploy
 
         async with open_payer(settings.anchor, settings.chain) as (chain, signer):
+            await chain.check()
             return await deploy(chain, signer, settings.anchor.max_fee_wei)
 
-    with one_line(AuthorityError, NoAnswerError), unwrapped(AuthorityError, NoAnswerError):
+    known = (AuthorityError, ChainError, NoAnswerError)
+    with one_line(*known), unwrapped(*known):
         address = trio.run(create)
     print_result({"contract": address}, address, as_json=as_json)
 

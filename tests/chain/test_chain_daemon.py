@@ -15,6 +15,7 @@ from support import forking
 from support.waiting import eventually, kept_port, post_events, recon, wait_until
 from trio.to_thread import run_sync
 
+from recon_node.anchoring.signer import create_key
 from recon_node.ceramic import parse_event
 from recon_node.cli import main
 from recon_node.ipld import multibase
@@ -89,6 +90,20 @@ async def test_an_endpoint_of_another_chain_is_one_line_and_the_end(tmp_path: Pa
         f"Error: the RPC endpoint {host} is set for eip155:1 but serves eip155:5: correct chain_rpc"
     )
     assert KEY not in process.stderr
+
+
+async def test_no_contract_is_created_on_another_chain(tmp_path, monkeypatch) -> None:
+    create_key(tmp_path / "key")
+    monkeypatch.setenv("RECON_NODE_ANCHOR_CHAIN", "eip155:1")
+    monkeypatch.setenv("RECON_NODE_ANCHOR_KEY_FILE", str(tmp_path / "key"))
+    args = ["anchor", "deploy", "--data-dir", str(tmp_path / "node")]
+    async with serving(Chain("eip155:5")) as url:
+        monkeypatch.setenv("RECON_NODE_CHAIN_RPC", f"eip155:1={url}")
+        result = await run_sync(CliRunner().invoke, main, args)
+        assert (result.exit_code, "serves eip155:5: correct" in result.stderr) == (1, True)
+        monkeypatch.setenv("ALL_PROXY", "ftp://127.0.0.1:9")
+        result = await run_sync(CliRunner().invoke, main, args)
+        assert (result.exit_code, "ALL_PROXY cannot be used" in result.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(
