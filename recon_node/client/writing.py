@@ -260,10 +260,13 @@ def update(
         model_version: which of the model's events to check the content by from now on.
 
     Raises:
+        InvalidArgumentError: nothing is given that changes.
         NotFoundError: the node does not have the stream, or the event `at`.
         InvalidContentError: the content breaks a rule, or the patch does not apply.
     """
     change = Change.given(content, patch, should_index, model_version)
+    if change == Change():
+        raise InvalidArgumentError("give what changes: content, patch, should_index, model_version")
     signing, cid = session.key_or(key), None if at is None else to_cid(at)
     before = yield from fetch_stream(session, stream)
     after, event = yield from _changed(session, signing, before, change, cid)
