@@ -38,6 +38,9 @@ COOLING: Final = Backoff(first=1.0, longest=60.0)
 """For how long an endpoint that fails is left alone."""
 _MAX_RETRY_AFTER: Final = 600.0
 """Seconds; a server that asks for a longer pause is asked again after this one."""
+_REPORT_PAUSE: Final = 60.0
+"""Seconds between two log lines that an endpoint is failing: one that is asked too often fails and
+works again every few seconds."""
 _SHORTEST_SECRET: Final = 5
 """Characters; shorter parts of a URL are words such as "v2"."""
 _ENDPOINT_CODES: Final = frozenset({-32005, 429})
@@ -110,6 +113,8 @@ class RpcEndpoint:
         self._jitter = jitter
         self._secrets = _secrets_of(url)
         self._failures = 0
+        self._is_reported = False
+        self._next_report = -math.inf
         self._last_id = 0
         self.host = url_host(url)
         """Scheme, host and port, for messages."""
@@ -137,9 +142,9 @@ class RpcEndpoint:
             raise self._failed(self._scrub(words)) from None
         except _RefusedError as error:
             raise self._failed(self._scrub(str(error)), error.retry_after) from None
-        if self._failures:
+        if self._is_reported:
             logger.info("An RPC endpoint works again", endpoint=self.host)
-            self._failures = 0
+        self._failures, self._is_reported = 0, False
         if self.cooling_until < math.inf:
             self.cooling_until = -math.inf
         self._report.answers.observe(trio.current_time() - started)
@@ -188,8 +193,9 @@ class RpcEndpoint:
         """Leave the endpoint alone. Requests that were under way together fail as one."""
         self._report.failures += 1
         now = trio.current_time()
-        if self._failures == 0:
+        if not self._is_reported and now >= self._next_report:
             logger.warning("An RPC endpoint is failing", endpoint=self.host, reason=reason)
+            self._is_reported, self._next_report = True, now + _REPORT_PAUSE
         if now >= self.cooling_until:
             self._failures += 1
             self.cooling_until = now + COOLING.wait(self._failures, self._jitter())

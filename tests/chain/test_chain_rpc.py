@@ -2,7 +2,7 @@
 
 import tracemalloc
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import httpx
@@ -26,7 +26,13 @@ from recon_node.ceramic import TimeProof
 from recon_node.ceramic.time_proof import MAX_TIME
 from recon_node.chain import ChainError, ChainReport, ChainSettings
 from recon_node.chain.rpc import RpcProvider, open_provider
-from recon_node.chain.rpc_endpoint import AnswerError, CoolingError, EndpointError, RpcEndpoint
+from recon_node.chain.rpc_endpoint import (
+    AnswerError,
+    CoolingError,
+    EndpointError,
+    NoAnswerError,
+    RpcEndpoint,
+)
 from recon_node.ipld import CID
 
 PROOF = TimeProof(
@@ -270,6 +276,25 @@ async def test_failures_are_met_with_longer_and_longer_pauses(clock, chain, url)
         with pytest.raises(CoolingError) as cooling:
             await provider.transaction(TX)
         assert cooling.value.until - trio.current_time() == pytest.approx(100, abs=0.1)
+
+
+async def test_an_endpoint_that_fails_now_and_then_does_not_fill_the_log(clock, chain, url) -> None:
+    """As with a quota of requests a second."""
+    with structlog.testing.capture_logs() as logs:
+        async with asking(url) as provider:
+            for _ in range(20):
+                chain.faults.append(Fault(429))
+                with pytest.raises(EndpointError):
+                    await provider.transaction(TX)
+                await trio.sleep(2)
+                assert await provider.transaction(TX) is None
+            chain.fault_for = lambda method, param: Fault(500)
+            for _ in range(30):  # for good this time
+                with suppress(NoAnswerError):
+                    await provider.transaction(TX)
+                await trio.sleep(2)
+    failing, again = "An RPC endpoint is failing", "An RPC endpoint works again"
+    assert [line["event"] for line in logs] == [failing, again, failing]
 
 
 async def test_requests_are_bounded_in_number_and_rate(clock, chain, url) -> None:
