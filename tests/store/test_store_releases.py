@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import trio
 from bare_log import QUICK, BareLog
-from store_helpers import KEYS, NETWORK, World, feed_of
+from store_helpers import KEYS, NETWORK, World, edit, feed_of
 from structlog.testing import capture_logs
 from support.forging import forged
 from support.time_events import time_event
@@ -23,6 +23,7 @@ from recon_node.store.db import releases, sql
 from recon_node.store.db.log import Committed, EventLog
 from recon_node.store.db.settling import commit_releases
 from recon_node.store.intake import Intake
+from recon_node.store.maintenance import check_log
 
 
 def many_waiting(size: int, seed: int = 0) -> tuple[World, Event, list[Event]]:
@@ -160,6 +161,22 @@ async def test_a_release_over_which_the_node_fails_holds_up_no_other_event(tmp_p
     async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
         with trio.fail_after(60):
             await store.wait_for_feed(8 * 7)
+
+
+async def test_a_damaged_release_holds_up_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(releases, "MAX_WAITERS", 4)
+    monkeypatch.setattr(intake, "_PAUSES", Backoff(0.01, 0.01))
+    world = World(0, streams=0, events=0)
+    inits, waiting = streams_of_seven(world, 2)
+    async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+        await store.admit_remote([*map(world.offer, chain(*waiting.values()))])
+    edit(tmp_path, "INSERT INTO releases VALUES (x'01', 0)")
+    async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+        with trio.fail_after(60), capture_logs() as logs:
+            await store.admit_remote([*map(world.offer, inits)])
+            await store.wait_for_feed(2 * 7 - 1)
+    assert "check --repair" in logs[0]["reason"]
+    assert [fault.where for fault in check_log(tmp_path).faults] == ["releases"]
 
 
 async def test_after_a_fault_that_is_over_releases_go_together_again(tmp_path, monkeypatch):

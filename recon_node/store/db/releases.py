@@ -53,16 +53,17 @@ def has_releases(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM releases)").fetchone()[0])
 
 
-def select_releases(connection: sqlite3.Connection, last: bytes) -> list[tuple[CID, int]]:
+def select_releases(connection: sqlite3.Connection, last: bytes) -> list[tuple[bytes, int]]:
     """Return up to `MAX_WAITERS` releases, each with the row of the last waiter that was looked at.
 
     They come in a circle, from the one after `last`: so one with any number of waiters, or any
-    number of them, does not keep the others from having their turn.
+    number of them, does not keep the others from having their turn; nor does a damaged one, whose
+    CID is therefore not looked at yet.
     """
     sql = "SELECT cid, after FROM releases WHERE cid {} ? ORDER BY cid LIMIT ?"
     rows = connection.execute(sql.format(">"), (last, MAX_WAITERS)).fetchall()
     rows += connection.execute(sql.format("<="), (last, MAX_WAITERS - len(rows))).fetchall()
-    return [(CID(cid), after) for cid, after in rows]
+    return rows
 
 
 def keep_releases(connection: sqlite3.Connection, releases: Mapping[CID, int]) -> None:
@@ -74,7 +75,7 @@ def keep_releases(connection: sqlite3.Connection, releases: Mapping[CID, int]) -
     )
 
 
-def delete_release(connection: sqlite3.Connection, cid: CID) -> None:
+def delete_release(connection: sqlite3.Connection, cid: bytes) -> None:
     """Remove a release."""
     connection.execute("DELETE FROM releases WHERE cid = ?", (cid,))
 

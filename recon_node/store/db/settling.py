@@ -82,7 +82,7 @@ def commit_releases(log: EventLog, *, alone: bool = False) -> Committed:
                 break
             log.last_release = cid
             delete_release(log.connection, cid)
-            change.move(change.loader.load_released(cid, after))
+            change.move(change.loader.load_released(CID(cid), after))
         committed = change.write()
         marks.has_releases = has_releases(log.connection)
     return committed

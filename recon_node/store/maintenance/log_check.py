@@ -141,6 +141,12 @@ _REFERENCES: Final = (
         "SELECT DISTINCT hex(proof) FROM anchors WHERE proof NOT IN (SELECT proof FROM proofs)",
         "the proof {} of a time event is missing",
     ),
+    (
+        "releases",
+        "SELECT hex(cid) FROM releases "
+        "WHERE length(cid) NOT IN (36, 37) OR substr(cid, -34, 2) != x'1220'",
+        "{} is not the CID of an event or a proof",
+    ),
 )
 """Table, what it refers to but does not exist, and what to say about it."""
 
