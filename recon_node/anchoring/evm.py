@@ -153,8 +153,13 @@ class EvmAuthority:
                 final_nonce = await ask(read_quantity, count, address, hex(final))
             except AnswerError as error:  # its state of that block is gone
                 logger.info("Cannot find out which transactions are final", reason=str(error))
-        looked_up = [await self._find(attempt, final) for attempt in attempts]
-        mined = [result for result in looked_up if result is not None]
+        mined = []
+        for attempt in attempts:
+            receipt = await self._chain.receipt(attempt.tx_hash)
+            if receipt is not None:
+                block, number = receipt.block_hash, int(receipt.block_number, 16)
+                result = (number <= final, receipt.succeeded, receipt.cost)
+                mined.append(Mined(attempt.tx_hash, block, number, *result))
         in_pool = False
         if attempts and not mined:
             in_pool = await self._chain.transaction(attempts[-1].tx_hash) is not None
@@ -168,20 +173,6 @@ class EvmAuthority:
             mined=mined,
             in_pool=in_pool,
             too_cheap=bool(attempts) and self._refused == attempts[-1].tx_hash,
-        )
-
-    async def _find(self, attempt: Attempt, final: int) -> Mined | None:
-        receipt = await self._chain.receipt(attempt.tx_hash)
-        if receipt is None:
-            return None
-        number = int(receipt.block_number, 16)
-        return Mined(
-            attempt.tx_hash,
-            receipt.block_hash,
-            number,
-            is_final=number <= final,
-            succeeded=receipt.succeeded,
-            cost=receipt.cost,
         )
 
     async def _sign(self, root: CID, nonce: int, max_fee: int, tip: int) -> Pending | None:
@@ -279,7 +270,6 @@ async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
         AuthorityError: it did not come into being.
         NoAnswerError: no endpoint answers.
     """
-
     base_fee = await chain.ask(read_base_fee, "eth_getBlockByNumber", "latest", False) or 0
     tip = await _suggested_tip(chain)
     if base_fee + tip > max_fee:

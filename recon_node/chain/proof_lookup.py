@@ -86,10 +86,10 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The outcome of a lookup; `value` is the block time of "anchored", otherwise the reason."""
+    """The outcome of a lookup; `value` is the block time of "anchored", the reason of "invalid"."""
 
     kind: str
-    value: int | str
+    value: int | str = ""
 
 
 @asynccontextmanager
@@ -235,10 +235,11 @@ class _Follower:
             except CoolingError as error:
                 cooling.append(error)
             except NoAnswerError as error:
-                outcomes.update(dict.fromkeys(wanting, self._failed(error)))
-            except Exception as error:
+                self._log_failure(str(error))
+                outcomes.update(dict.fromkeys(wanting, _Outcome("failed")))
+            except Exception:
                 logger.exception("A bug made a lookup fail", transaction=tx_hash)
-                outcomes.update(dict.fromkeys(wanting, _Outcome("bug", repr(error))))
+                outcomes.update(dict.fromkeys(wanting, _Outcome("bug")))
 
         async with trio.open_nursery() as nursery:
             for tx_hash, wanting in by_transaction.items():
@@ -254,15 +255,15 @@ class _Follower:
             return known
         transaction = await self._provider.transaction(tx_hash)
         if transaction is None:
-            return _Outcome("unknown", f"the chain has no transaction {tx_hash}")
+            return _Outcome("unknown")
         if transaction.block_hash is None or transaction.block_number is None:
-            return _Outcome("unconfirmed", f"the transaction {tx_hash} is not in a block yet")
-        block_hash, number = transaction.block_hash, int(transaction.block_number, 16)
+            return _Outcome("unconfirmed")
+        number = int(transaction.block_number, 16)
         if number > await self._provider.final_block():
-            return _Outcome("unconfirmed", f"the block {block_hash} is not final yet")
-        block = await self._provider.block(block_hash)
+            return _Outcome("unconfirmed")
+        block = await self._provider.block(transaction.block_hash)
         if block is None or int(block.number, 16) != number:
-            return _Outcome("failed", f"the block {block_hash} is not available")
+            return _Outcome("failed")
         found = _Found(bytes.fromhex(transaction.input[2:]), number, block.time)
         self._found[tx_hash] = found
         return found
@@ -276,12 +277,11 @@ class _Follower:
             return _Outcome("invalid", str(error))
         return _Outcome("anchored", outcome.time)
 
-    def _failed(self, error: Exception) -> _Outcome:
-        now, reason = trio.current_time(), str(error)
+    def _log_failure(self, reason: str) -> None:
+        now = trio.current_time()
         if now >= self._next_log:
             self._next_log = now + _LOG_PAUSE
             logger.info("A lookup failed", chain=self._provider.chain_id, reason=reason)
-        return _Outcome("failed", reason)
 
     async def _report_outcomes(self, outcomes: dict[PendingProof, _Outcome]) -> None:
         """Report the outcomes to the store, and count them."""

@@ -116,12 +116,8 @@ class RpcProvider:
         Raises:
             NoAnswerError: no endpoint has a usable answer.
         """
-        if self._final is None or self._final[0] < trio.current_time() - _FINAL_BLOCK_LIFETIME:
-            number = await self._ask_final_block()
-            self._final = (trio.current_time(), number)
-        return self._final[1]
-
-    async def _ask_final_block(self) -> int:
+        if self._final is not None and trio.current_time() <= self._final[0]:
+            return self._final[1]
         depth = self._settings.confirmations
         if depth == "finalized":
             number = await self.ask(read_block_number, "eth_getBlockByNumber", "finalized", False)
@@ -133,6 +129,7 @@ class RpcProvider:
                 f"the endpoints of {self.chain_id} report no final block: set "
                 "chain_confirmations to a number of blocks"
             )
+        self._final = (trio.current_time() + _FINAL_BLOCK_LIFETIME, number)
         return number
 
     async def ask(self, read: Callable[[Raw], T], method: str, *params: object) -> T | None:

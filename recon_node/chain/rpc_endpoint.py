@@ -134,14 +134,11 @@ class RpcEndpoint:
         try:
             with trio.fail_after(self._timeout):
                 status, retry_after, body = await self._post(method, params)
-            result = self._result(status, retry_after, body)
         except trio.TooSlowError:
             raise self._failed(f"no answer within {self._timeout:g} seconds") from None
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            words = reason_of(error)
-            raise self._failed(self._scrub(words)) from None
-        except _RefusedError as error:
-            raise self._failed(self._scrub(str(error)), error.retry_after) from None
+            raise self._failed(reason_of(error)) from None
+        result = self._result(status, retry_after, body)
         if self._is_reported:
             logger.info("An RPC endpoint works again", endpoint=self.host)
         self._failures, self._is_reported = 0, False
@@ -181,18 +178,18 @@ class RpcEndpoint:
         if answer.error != _NULL:
             code, text = _fault(answer.error)
             if code in _ENDPOINT_CODES or status in (401, 403, 429):
-                raise _RefusedError(text, retry_after)
+                raise self._failed(text, retry_after)
             raise AnswerError(f"{self.host}: {self._scrub(text)}")
         if status != 200:
-            raise _RefusedError(f"HTTP status {status}", retry_after)
+            raise self._failed(f"HTTP status {status}", retry_after)
         if answer.result is UNSET:
-            raise _RefusedError("the answer is not JSON-RPC: is this the URL of an RPC endpoint?")
+            raise self._failed("the answer is not JSON-RPC: is this the URL of an RPC endpoint?")
         return None if answer.result == _NULL else answer.result
 
     def _failed(self, reason: str, retry_after: float = 0.0) -> EndpointError:
         """Leave the endpoint alone. Requests that were under way together fail as one."""
         self._report.failures += 1
-        now = trio.current_time()
+        now, reason = trio.current_time(), self._scrub(reason)
         if not self._is_reported and now >= self._next_report:
             logger.warning("An RPC endpoint is failing", endpoint=self.host, reason=reason)
             self._is_reported, self._next_report = True, now + _REPORT_PAUSE
@@ -207,14 +204,6 @@ class RpcEndpoint:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return " ".join(text[:_MAX_SHOWN].split())
-
-
-class _RefusedError(Exception):
-    """The endpoint answers, but not like one that works."""
-
-    def __init__(self, reason: str, retry_after: float = 0.0) -> None:
-        super().__init__(reason)
-        self.retry_after = retry_after
 
 
 def _secrets_of(url: str) -> list[str]:
