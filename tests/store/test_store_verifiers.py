@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,15 @@ DIES_OF_POISON = (
 )
 
 
+@asynccontextmanager
+async def running(pool: Verifiers) -> AsyncIterator[Verifiers]:
+    """A pool whose processes end with the block."""
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
 def pids(pool: Verifiers) -> list[int]:
     return [worker._process.pid for worker in pool._processes._idle]
 
@@ -58,8 +69,7 @@ def is_alive(pid: int) -> bool:
 
 async def test_large_events_are_verified_in_a_process_however_few_they_are() -> None:
     """To decode a megabyte of lists takes half a second, in which the node did nothing else."""
-    pool = Verifiers(1)
-    try:
+    async with running(Verifiers(1)) as pool:
         few = some_cars(3)
         large = init_event(KEYS[0], MODEL, {"a": [[]] * 100_000}, unique=b"u").car
         await pool.verify(few)
@@ -68,8 +78,6 @@ async def test_large_events_are_verified_in_a_process_however_few_they_are() -> 
         assert len(pids(pool)) == 1
         assert [type(finding) for finding in findings] == [Facts] * 4
         assert findings[3] == from_wire(to_wire(check_event(large), large), large)
-    finally:
-        await pool.close()
 
 
 @given(st.lists(st.integers(1, 700_000), max_size=120))
@@ -117,14 +125,12 @@ async def test_processes_find_what_this_one_finds(with_native: bool) -> None:
     cars = [*(make(case) for make, _ in LOCAL.values()), *some_cars(200)]
     anchored = time_event(case.init, case.first.cid, siblings=[CID.of(DAG_CBOR, b"x")])
     cars.append(anchored.car)
-    here, there = Verifiers(0, native=with_native), Verifiers(2, native=with_native)
-    try:
+    here = Verifiers(0, native=with_native)
+    async with running(Verifiers(2, native=with_native)) as there:
         findings = await there.verify(cars)
         assert findings == await here.verify(cars)
         assert len(pids(there)) == 2
         assert {type(finding) for finding in findings} == {Facts, Unreadable}
-    finally:
-        await there.close()
 
 
 async def test_the_same_car_is_checked_once_whoever_offers_it() -> None:
@@ -154,9 +160,8 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_killed_process_is_replaced_and_loses_nothing() -> None:
-    pool = Verifiers(2)
     cars = some_cars(400)
-    try:
+    async with running(Verifiers(2)) as pool:
         await pool.verify(cars[:100])
         killed = pids(pool)
         for pid in killed:
@@ -166,34 +171,27 @@ async def test_a_killed_process_is_replaced_and_loses_nothing() -> None:
         # Whether the pool finds them dead before it asks them is chance: that is no death at work.
         assert killed
         assert not set(killed) & set(pids(pool))
-    finally:
-        await pool.close()
 
 
 async def test_what_kills_two_processes_is_named_and_its_neighbours_are_not(monkeypatch):
     monkeypatch.setattr(verifiers, "CHUNK_EVENTS", 4)
     good = some_cars(60)
     poison = init_event(KEYS[0], World(0).headers[next(iter(World(0).headers))].model, "poison").car
-    pool = Verifiers(2, child(DIES_OF_POISON))
-    try:
+    async with running(Verifiers(2, child(DIES_OF_POISON))) as pool:
         findings = await pool.verify([*good[:20], poison, *good[20:]])
         assert isinstance(findings[20], Broken)
         assert "two processes" in findings[20].reason
         assert all(isinstance(finding, Facts) for finding in [*findings[:20], *findings[21:]])
         assert pool.deaths_total >= 2
-    finally:
-        await pool.close()
 
 
 async def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifiers, "CHUNK_TIMEOUT", 0.05)
     monkeypatch.setattr(verifiers, "MIN_BATCH", 1)
-    pool = Verifiers(1, child("worker.check_event = lambda car: time.sleep(1000)"))
-    try:
+    hanging = child("worker.check_event = lambda car: time.sleep(1000)")
+    async with running(Verifiers(1, hanging)) as pool:
         findings = await pool.verify([b"one", b"another"])
         assert all(isinstance(finding, Broken) for finding in findings)
-    finally:
-        await pool.close()
 
 
 @pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "1 / 0")])

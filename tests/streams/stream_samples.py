@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hypothesis import strategies as st
 from nacl.signing import SigningKey
 from support import vectors
 from support.time_events import time_event
@@ -29,6 +30,21 @@ KEY = SigningKey(bytes(32))
 STRANGER = SigningKey(b"\x01" * 32)
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 FAULT = "the signature is wrong"
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+    | st.text('\x01"\\\n\u00e4\U0001f600', max_size=20)
+    | st.binary(max_size=50)
+    | st.binary(max_size=9).map(lambda block: CID.of(DAG_CBOR, block))
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=12,
+)
 
 
 def add(path: str, value: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import jsonpatch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stream_samples import KEY, MODEL
+from stream_samples import KEY, MODEL, VALUES
 from support.time_events import time_event
 
 from recon_node.ceramic import Event, EventKind
@@ -34,20 +34,6 @@ DEFINITIONS = {
     }
 }
 
-LEAVES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**63), 2**64 - 1),
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.text(max_size=5),
-    st.binary(max_size=5),
-    st.just(MODEL.cid),
-)
-VALUES = st.recursive(
-    LEAVES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=8,
-)
 FIELDS = st.sampled_from(["a", "b", "fixed"])
 PATCHES = st.one_of(
     st.builds(lambda f, v: [{"op": "add", "path": f"/{f}", "value": v}], FIELDS, VALUES),

@@ -243,7 +243,6 @@ class Known:
     """Events on which no undelivered record of the log builds, as far as that was asked."""
     waited_for: set[Moved] = field(default_factory=set)
     """Those whose waiters are known."""
-    _by_event_id: dict[EventId, Record] = field(default_factory=dict)
     _by_cid: dict[CID, list[Record]] = field(default_factory=dict)
     _waiters: dict[CID, dict[Record, None]] = field(default_factory=dict)  # ordered sets
 
@@ -262,7 +261,6 @@ class Known:
     def add(self, record: Record) -> None:
         """Hold a record that is new here."""
         self.touched[record.event_id] = record
-        self._by_event_id[record.event_id] = record
         self._by_cid.setdefault(record.cid, []).append(record)
         if record.state is not DELIVERED:
             self._note_waiter(record)
@@ -273,7 +271,7 @@ class Known:
 
     def remove(self, record: Record) -> None:
         """Forget a record that was refused; no-op when it is not held."""
-        if self._by_event_id.pop(record.event_id, None) is None:
+        if self.touched.get(record.event_id) is not record:
             return
         self._by_cid[record.cid].remove(record)
         for cid in record.builds_on:
@@ -281,7 +279,8 @@ class Known:
 
     def held(self, event_id: EventId) -> Record | None:
         """Return the record held under that EventId."""
-        return self._by_event_id.get(event_id)
+        record = self.touched.get(event_id)
+        return None if record is None or record.refusal is not None else record
 
     def records_of(self, cid: CID) -> Sequence[Record]:
         """Return every record of that event."""
