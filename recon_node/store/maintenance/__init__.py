@@ -13,13 +13,8 @@ of `backup_log`, which needs none. Long steps report to a `Progress`. In reading
     history_import  events out of blocks of IPFS or ceramic-one into a log
 """
 
-from recon_node.store.maintenance.archive import export_events
-from recon_node.store.maintenance.archive_import import (
-    ArchiveError,
-    ImportResult,
-    NoExportError,
-    import_events,
-)
+from recon_node.store.maintenance.archive import ArchiveError, NoExportError, export_events
+from recon_node.store.maintenance.archive_import import ImportResult, import_events
 from recon_node.store.maintenance.closed_log import (
     BackedUp,
     LogInfo,

@@ -43,8 +43,9 @@ PAGE_EVENTS: Final = 2000
 PAGE_BYTES: Final = 8 * 1024 * 1024
 
 OTHER_CAR: Final = (
-    "This CAR was not written by `recon-node store export`; to add a CAR of one event to a running "
-    "node, use `recon-node events add`"
+    "the file cannot be imported: it does not start with a manifest. This CAR was not written by "
+    "`recon-node store export`; to add a CAR of one event to a running node, use "
+    "`recon-node events add`"
 )
 
 
@@ -55,8 +56,12 @@ class ArchiveFormatError(ValueError):
     """A file or block does not have this format."""
 
 
-class OtherCarError(ArchiveFormatError):
-    """A CAR that is not an export."""
+class ArchiveError(StoreError):
+    """The file cannot be imported any further; the events before that are in the log."""
+
+
+class NoExportError(ArchiveError):
+    """The file is not an export; nothing was imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +88,11 @@ class Manifest:
         """Parse a block.
 
         Raises:
+            NoExportError: it is not a manifest.
             ArchiveFormatError: it is not a manifest of this version.
         """
         if not block[1:].startswith(_TYPE):  # else it is anybody's, and may unfold to gigabytes
-            raise OtherCarError(f"its root is not a manifest. {OTHER_CAR}")
+            raise NoExportError(OTHER_CAR)
         fields = _map(block, "the root")
         if fields.get("version") != VERSION:
             raise ArchiveFormatError(

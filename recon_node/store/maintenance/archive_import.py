@@ -18,13 +18,13 @@ import trio
 
 from recon_node.ceramic import MAX_CAR_SIZE, EventId
 from recon_node.ipld import CID, MAX_VARINT, IpldError, dag_cbor, decode_varint, read_cid
-from recon_node.store.errors import StoreError
 from recon_node.store.maintenance.archive import (
     OTHER_CAR,
+    ArchiveError,
     ArchiveFormatError,
     ArchivePage,
     Manifest,
-    OtherCarError,
+    NoExportError,
     event_car,
 )
 from recon_node.store.maintenance.closed_log import Progress, no_progress
@@ -37,14 +37,6 @@ _MAX_EVENTS_BYTES: Final = 16 * 1024 * 1024
 """Bytes of events that are made of blocks at once: many may have the same blocks."""
 _MAX_LISTED: Final = 1000
 """Refused events that are listed; further ones are only counted."""
-
-
-class ArchiveError(StoreError):
-    """The file cannot be imported any further; the events before that are in the log."""
-
-
-class NoExportError(ArchiveError):
-    """The file is not an export; nothing was imported."""
 
 
 @dataclass(slots=True)
@@ -129,10 +121,8 @@ class _ArchiveReader:
         try:
             cid, block = self._section()
             if version != 1 or roots != [cid] or not cid.matches(block):
-                raise OtherCarError(f"it does not start with a manifest. {OTHER_CAR}")
+                raise NoExportError(OTHER_CAR)
             return Manifest.decode(block)
-        except OtherCarError as error:
-            raise NoExportError(f"the file cannot be imported: {error}") from None
         except (IpldError, KeyError, TypeError, ValueError) as error:
             raise ArchiveError(f"the file cannot be imported: {error}") from error
 
