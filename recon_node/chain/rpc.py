@@ -139,7 +139,7 @@ class RpcProvider:
             NoAnswerError: no endpoint has a usable answer.
         """
         unknown = False
-        faults: list[NoAnswerError] = []
+        fault: NoAnswerError | None = None
         for endpoint in self._endpoints:
             try:
                 await self._check_chain(endpoint)
@@ -147,13 +147,17 @@ class RpcProvider:
                 if answer is not None:
                     return _read(endpoint, method, read, answer)
                 unknown = True
+            except CoolingError:
+                continue
             except NoAnswerError as error:
-                faults.append(error)
+                fault = error
             except ChainError as error:
                 logger.error("Not using an RPC endpoint", reason=str(error))
-        asked = [fault for fault in faults if not isinstance(fault, CoolingError)]
-        if asked:
-            raise asked[-1]
+        if fault is not None:
+            try:
+                raise fault
+            finally:
+                del fault  # else the error's frames, which have the answer, would be a cycle
         if unknown:
             return None
         raise CoolingError(
