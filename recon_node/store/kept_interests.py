@@ -376,20 +376,25 @@ def load_interests(log: EventLog) -> list[Interest]:
         StoreError: the disk failed.
     """
     with explained_errors(log.path):
-        rows = log.connection.execute(
-            "SELECT sort_key, sort_value, controller, stream_id, controllers "
-            "FROM interests ORDER BY id"
-        )
-        return [
-            Interest(
-                key,
-                value,
-                controller,
-                None if stream is None else StreamId.parse(stream),
-                None if shard is None else Shard.parse(shard),
-            )
-            for key, value, controller, stream, shard in rows
-        ]
+        rows = log.connection.execute("SELECT * FROM interests ORDER BY id").fetchall()
+        return [read_interest(*row) for row in rows]
+
+
+def read_interest(
+    _id: int, key: str, value: str, controller: str | None, stream: str | None, shard: str | None
+) -> Interest:
+    """Return the interest in a row of the log.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return Interest(
+        key,
+        value,
+        controller,
+        None if stream is None else StreamId.parse(stream),
+        None if shard is None else Shard.parse(shard),
+    )
 
 
 def key_ranges(network: Network, interests: Iterable[Interest]) -> list[KeyRange]:

@@ -96,6 +96,33 @@ async def test_rows_that_are_not_right_are_repaired(log: Path, statements: list[
     await check_repair(log)
 
 
+@pytest.mark.parametrize(
+    ("where", "statement"),
+    [
+        ("refused", "INSERT INTO refused VALUES (1, x'01', x'01', 0, '')"),
+        ("interests", "UPDATE interests SET sort_key = ''"),
+        ("file", "UPDATE interests SET sort_key = cast(x'ff' AS TEXT)"),
+        ("proofs", "UPDATE proofs SET root = x'01' WHERE due NOTNULL"),
+        ("forgotten", "INSERT INTO forgotten VALUES (x'01')"),
+        ("own_streams", "INSERT INTO own_streams VALUES (x'01')"),
+    ],
+)
+async def test_a_row_over_which_a_node_fails_is_found_and_left_out(log, where, statement):
+    change(log, statement)
+    assert where in {fault.where for fault in check_log(log).faults}
+    await repair_log(log, SETTINGS)
+    assert check_log(log).faults == []
+    async with open_store(log, NETWORK, settings=SETTINGS) as store:
+        assert await store.reader.pending_proofs(1000)
+
+
+async def test_a_text_that_cannot_be_read_is_said(log: Path) -> None:
+    change(log, "UPDATE interests SET sort_key = cast(x'ff' AS TEXT)")
+    with pytest.raises(StoreError, match=r"damaged .*decode"):
+        async with open_store(log, NETWORK, settings=SETTINGS):
+            pass
+
+
 async def test_a_repair_keeps_which_streams_are_the_nodes_own(log: Path) -> None:
     """These are anchored, and nobody else's."""
     world = World(12, streams=1, events=0)

@@ -5,7 +5,7 @@
   state follows from its history: a delivered event comes after everything it builds on, a fully
   checked one has the right height and EventId, one that is not delivered lists in `waits` what it
   builds on, and one that waits to be covered is badly signed, or a time event on such events.
-- Positions are dense from 1. No table has rows of missing events.
+- Positions are dense from 1. No table has rows of missing events, or ones that a node cannot read.
 - The hash of all keys is the same by the table and by the saved keys, if there are any.
 
 Signatures are not verified again: the CIDs prove that the bytes are those that were verified.
@@ -33,6 +33,7 @@ from recon_node.store.db.rows import FAULT, forgotten_streams, select_records_of
 from recon_node.store.db.saved_keys import KEYS, load_keys
 from recon_node.store.db.sql import CARS_AT_ONCE, read_in_pieces, select_in
 from recon_node.store.errors import DamagedLogError, DamagedRowError
+from recon_node.store.kept_interests import read_interest
 from recon_node.store.maintenance.closed_log import Progress, no_progress, opened_log
 
 _MAX_LISTED: Final = 1000
@@ -87,6 +88,7 @@ def check_log(data_dir: Path, progress: Progress = no_progress) -> Report:
             _check_file(connection, report, progress)
             _check_events(connection, report, progress)
             _check_references(connection, report)
+            _check_small_tables(connection, report)
             _check_saved_keys(connection, data_dir, report)
     except DamagedLogError as error:
         report.add("file", str(error))
@@ -141,12 +143,6 @@ _REFERENCES: Final = (
         "SELECT DISTINCT hex(proof) FROM anchors WHERE proof NOT IN (SELECT proof FROM proofs)",
         "the proof {} of a time event is missing",
     ),
-    (
-        "releases",
-        "SELECT hex(cid) FROM releases "
-        "WHERE length(cid) NOT IN (36, 37) OR substr(cid, -34, 2) != x'1220'",
-        "{} is not the CID of an event or a proof",
-    ),
 )
 """Table, what it refers to but does not exist, and what to say about it."""
 
@@ -155,6 +151,35 @@ def _check_references(connection: sqlite3.Connection, report: Report) -> None:
     for table, sql, message in _REFERENCES:
         for (missing,) in connection.execute(sql):
             report.add(table, message.format(str(missing).lower()))
+
+
+_READ: Final[dict[str, Callable[..., object]]] = {
+    "meta": lambda *text: text,
+    "refused": lambda _id, event_id, *_: EventId(event_id),
+    "interests": read_interest,
+    "proofs": lambda proof, _, root, tx_hash, *_more: (CID(proof), CID(root), CID(tx_hash)),
+    "releases": lambda cid, _: CID(cid),
+    "own_streams": CID,
+    "forgotten": CID,
+}
+"""How a node reads a row of the tables on which its start depends, or all that waits."""
+
+
+def unreadable(table: str, row: Sequence[object]) -> str | None:
+    """Return why a node would fail over a row of a small table; None if it would not."""
+    try:
+        if table in _READ:
+            _READ[table](*row)
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return None
+
+
+def _check_small_tables(connection: sqlite3.Connection, report: Report) -> None:
+    for table in _READ:
+        for row in connection.execute(f"SELECT * FROM {table}"):
+            if reason := unreadable(table, row):
+                report.add(table, reason)
 
 
 def _check_saved_keys(connection: sqlite3.Connection, data_dir: Path, report: Report) -> None:

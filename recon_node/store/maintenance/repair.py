@@ -32,6 +32,7 @@ from recon_node.store.db.log_schema import replace_log
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.errors import StoreError
 from recon_node.store.maintenance.closed_log import Progress, find_log, no_progress
+from recon_node.store.maintenance.log_check import unreadable
 from recon_node.store.maintenance.salvage import Salvage, Salvaged
 from recon_node.store.opening import open_store
 from recon_node.store.store import Store
@@ -170,6 +171,8 @@ def _finish(folder: Path, network: Network, salvage: Salvage, repaired: Repaired
 
 def _copy_rows(connection: sqlite3.Connection, table: str, salvage: Salvage) -> None:
     for row in salvage.rows(table):
+        if unreadable(table, row):
+            continue
         marks = ", ".join("?" * len(row))
         connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)
 
