@@ -59,9 +59,6 @@ class FullError(Exception):
 class AnchoringStatus:
     """How anchoring stands."""
 
-    authority: str
-    chain_id: str
-    contract: str | None
     account: PayingAccount | None
     counts: Mapping[RequestState, int]
     """Requests by state, of the states that were asked for."""
@@ -172,11 +169,7 @@ class Anchoring:
         position = self.follower.position  # before the counts: these are of it, or later
         trees, spent = await in_thread(self._journal.spent)
         under_way = await in_thread(self._journal.unfinished_tree)
-        is_evm = self.settings.authority == "evm"
         return AnchoringStatus(
-            authority=self.settings.authority,
-            chain_id=self._authority.chain_id,
-            contract=self.settings.contract if is_evm else None,
             account=self._authority.account,
             counts=await in_thread(self._journal.counts, states),
             trees=trees,
@@ -251,8 +244,7 @@ class Anchoring:
         leaves = await in_thread(self._journal.waiting, self.settings.batch)
         if leaves:
             built = await in_thread(MerkleTree, leaves)
-            chain_id = self._authority.chain_id
-            opening = (built.root, built.leaves, chain_id, self._now())
+            opening = (built.root, built.leaves, self.settings.chain_id, self._now())
             await in_thread(self._journal.open_tree, *opening)
             logger.info("Anchoring a tree", events=len(built.leaves), root=str(built.root))
 
@@ -274,7 +266,7 @@ class Anchoring:
                     write("A tree waits for its anchor", reason=outcome.reason)
                 self._pending = outcome
                 self.known = await self.status(_UNDER_WAY)
-                await trio.sleep(self._authority.pause)
+                await trio.sleep(self.settings.pause)
         await self._make_events(tree, tree.tx_hash)
         await in_thread(self._journal.finish_tree, tree.id, self.settings.max_requests)
         self.trees_done += 1
@@ -353,7 +345,7 @@ async def open_anchoring(
     journal = await in_thread(Journal, data_dir)
     try:
         async with _open_authority(settings, chain, journal, now) as authority:
-            await in_thread(_check_unfinished, journal, authority)
+            await in_thread(_check_unfinished, journal, settings.chain_id, authority)
             anchoring = Anchoring(settings, store, journal, authority, now)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(anchoring.follower.run)
@@ -374,8 +366,7 @@ async def _open_authority(
         return
     async with open_payer(settings, chain) as (provider, signer):
         limits = FeeLimits(settings.max_fee_wei, settings.replace_after, settings.replacements)
-        contract, pause = settings.contract, settings.pause
-        yield EvmAuthority(provider, signer, journal, contract, limits, pause, now)
+        yield EvmAuthority(provider, signer, journal, settings.contract, limits, now)
 
 
 @asynccontextmanager
@@ -400,7 +391,7 @@ def _check_needs(settings: AnchorSettings, chain: ChainSettings) -> None:
         raise AuthorityError(need)
 
 
-def _check_unfinished(journal: Journal, authority: TimeAuthority) -> None:
+def _check_unfinished(journal: Journal, chain_id: str, authority: TimeAuthority) -> None:
     """Make sure that the tree under way is of this authority: else it could be anchored twice."""
     tree = journal.unfinished_tree()
     if tree is None or tree.tx_hash is not None:
@@ -408,8 +399,8 @@ def _check_unfinished(journal: Journal, authority: TimeAuthority) -> None:
     signers = journal.accounts(tree.root)
     account = None if authority.account is None else authority.account.address
     if not signers:
-        journal.move_tree(tree.id, authority.chain_id)
-    elif tree.chain_id != authority.chain_id or signers != {account}:
+        journal.move_tree(tree.id, chain_id)
+    elif tree.chain_id != chain_id or signers != {account}:
         raise AuthorityError(
             f"a tree is under way on {tree.chain_id}, with a transaction by {', '.join(signers)}: "
             "let it finish with that chain and key before you change them"

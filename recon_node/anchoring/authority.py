@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, transaction_of
+from recon_node.ceramic.time_proof import transaction_of
 from recon_node.ipld import CID
 
 
@@ -50,20 +50,11 @@ class PayingAccount:
 
 
 class TimeAuthority(Protocol):
-    """Submits roots, and looks up their proofs.
-
-    Attributes:
-        chain_id: CAIP-2: how proofs name the authority.
-        account: that pays; None if nothing is paid.
-        pause: seconds after which `advance` should be called again.
-    """
+    """Submits roots, and looks up their proofs."""
 
     @property
-    def chain_id(self) -> str: ...  # noqa: D102 - the class docstring speaks for it
-    @property
-    def account(self) -> PayingAccount | None: ...  # noqa: D102
-    @property
-    def pause(self) -> float: ...  # noqa: D102
+    def account(self) -> PayingAccount | None:
+        """What pays; None if nothing is paid."""
 
     async def advance(self, root: CID) -> Anchored | Pending:
         """Submit a root, or look its proof up: one step, after which the process may end.
@@ -76,9 +67,7 @@ class TimeAuthority(Protocol):
 class DevelopmentClock:
     """The clock of this machine, for local networks: it anchors at once, and proves nothing."""
 
-    chain_id = DEVELOPMENT_CHAIN
     account = None
-    pause = 1.0
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

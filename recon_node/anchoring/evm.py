@@ -67,8 +67,7 @@ _USED: Final = ("nonce too low", "nonce is too low", "invalid nonce", "oldnonce"
 class EvmAuthority:
     """Anchors roots by calls of a contract's `anchorDagCbor(bytes32)`.
 
-    `pause` is in seconds, and so is the Unix time that `now` returns. `clock` is one that is never
-    set, by which obstacles last.
+    `now` returns Unix time in seconds. `clock` is one that is never set, by which obstacles last.
     """
 
     def __init__(
@@ -78,7 +77,6 @@ class EvmAuthority:
         journal: Journal,
         contract: str,
         limits: FeeLimits,
-        pause: float,
         now: Callable[[], float],
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
@@ -92,13 +90,7 @@ class EvmAuthority:
         self._refused = ""
         self._obstacle = ""
         self._obstacle_since = 0.0
-        self.pause = pause
         self.account = PayingAccount(signer.address, None)
-
-    @property
-    def chain_id(self) -> str:
-        """CAIP-2."""
-        return self._chain.chain_id
 
     async def advance(self, root: CID) -> Anchored | Pending:
         """See `TimeAuthority`."""
@@ -196,7 +188,7 @@ class EvmAuthority:
         return None
 
     def _signed(self, fields: dict[str, Any], nonce: int, max_fee: int, tip: int) -> Attempt:
-        transaction = _transaction(self.chain_id, nonce, max_fee, tip)
+        transaction = _transaction(self._chain.chain_id, nonce, max_fee, tip)
         tx_hash, raw = self._signer.sign(transaction | fields)
         return Attempt(tx_hash, nonce, max_fee, tip, raw, self._now())
 

@@ -12,13 +12,6 @@ settings      which chains are asked, where, and how much at once
 
 from recon_node.chain.proof_lookup import open_anchors
 from recon_node.chain.rpc_endpoint import ChainError, ChainReport
-from recon_node.chain.settings import ChainSettings, parse_confirmations, parse_providers
+from recon_node.chain.settings import ChainSettings
 
-__all__ = [
-    "ChainError",
-    "ChainReport",
-    "ChainSettings",
-    "open_anchors",
-    "parse_confirmations",
-    "parse_providers",
-]
+__all__ = ["ChainError", "ChainReport", "ChainSettings", "open_anchors"]

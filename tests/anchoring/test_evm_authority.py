@@ -45,7 +45,6 @@ class World:
             self.journal,
             CONTRACT,
             self.limits,
-            1.0,
             lambda: self.chain.time + self.clock_is_ahead,
             lambda: self.chain.time,
         )

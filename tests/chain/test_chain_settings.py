@@ -3,7 +3,7 @@
 import pytest
 from support.settings import load_settings
 
-from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
+from recon_node.chain.settings import ChainSettings, parse_confirmations, parse_providers
 
 ONE, TWO, GNOSIS = "https://one.example/key", "https://two.example", "http://127.0.0.1:8545/"
 BOTH = {"eip155:1": (ONE, TWO), "eip155:100": (GNOSIS,)}

@@ -181,15 +181,15 @@ async def get_anchors(call: Call[Parameters]) -> AnchoringBody:
     from recon_node.anchoring.settings import chain_defaults
 
     status = await anchoring.status()
-    account, tree = status.account, status.under_way
+    settings, account, tree = anchoring.settings, status.account, status.under_way
     return AnchoringBody(
-        authority=status.authority,
-        chain_id=status.chain_id,
-        contract=status.contract,
+        authority=settings.authority,
+        chain_id=settings.chain_id,
+        contract=settings.contract if settings.authority == "evm" else None,
         account=None if account is None else account.address,
         balance_wei=None if account is None else text_of(account.balance),
         spent_wei=str(status.spent),
-        coin=chain_defaults(status.chain_id).coin,
+        coin=chain_defaults(settings.chain_id).coin,
         trees=status.trees,
         requests={_STATES[state]: count for state, count in status.counts.items()},
         under_way=None if tree is None else _tree(anchoring, tree),
