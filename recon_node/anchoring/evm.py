@@ -275,7 +275,9 @@ async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
     await chain.ask(read_hex, "eth_sendRawTransaction", "0x" + raw.hex())
     with trio.move_on_after(_RECEIPT_TIMEOUT):
         while True:
-            receipt = await chain.receipt(tx_hash)
+            receipt = None
+            with suppress(NoAnswerError):  # it is paid for: to ask again costs nothing
+                receipt = await chain.receipt(tx_hash)
             if receipt is not None and receipt.succeeded and receipt.contract_address is not None:
                 return receipt.contract_address
             if receipt is not None:

@@ -13,13 +13,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from simulated_chain import ADDRESS, CONTRACT, DEPTH, KEY, Crash, SimulatedChain
 
-from recon_node.anchoring import authority
+from recon_node.anchoring import authority, evm
 from recon_node.anchoring.authority import Anchored, Pending
 from recon_node.anchoring.evm import EvmAuthority
 from recon_node.anchoring.journal import Journal
 from recon_node.anchoring.machine import FeeLimits
 from recon_node.anchoring.signer import Signer
 from recon_node.ceramic.time_proof import anchor_call
+from recon_node.chain.rpc_answers import Receipt
+from recon_node.chain.rpc_endpoint import CoolingError, EndpointError
 from recon_node.ipld import CID, DAG_CBOR
 
 ROOT = CID.of(DAG_CBOR, b"root")
@@ -206,6 +208,23 @@ async def test_nothing_is_signed_while_the_account_is_too_poor(tmp_path: Path) -
     assert world.journal.attempts(ROOT) == []
     world.chain.balance += 1
     await world.settle()
+
+
+async def test_a_contract_is_awaited_while_the_endpoint_is_away(autojump_clock) -> None:
+    """The command ended with an error, and a second one would have paid again."""
+    chain = SimulatedChain()
+    zero = "0x" + "0" * 64
+    created = Receipt(zero, zero, "0x1", "0x1", "0x1", "0x1", CONTRACT)
+    answers = [EndpointError("gone"), CoolingError("gone", 0.0), None, created]
+
+    async def receipt(_: str) -> Receipt | None:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    chain.receipt = receipt
+    assert await evm.deploy(chain, Signer(Account.from_key(KEY)), 1_000) == CONTRACT
 
 
 async def test_a_contract_that_refuses_costs_nothing(tmp_path: Path) -> None:
