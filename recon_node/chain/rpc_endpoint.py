@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -210,7 +211,8 @@ def _secrets_of(url: str) -> list[str]:
     """Return the parts of a URL that may be an API key or contain one, the longest first."""
     parsed = httpx.URL(url)
     rest = parsed.raw_path.decode("ascii")
-    parts = {url, rest, parsed.username, parsed.password, parsed.userinfo.decode("ascii")}
+    basic = b64encode(f"{parsed.username}:{parsed.password}".encode()).decode()  # as it is sent
+    parts = {url, rest, basic, parsed.username, parsed.password, parsed.userinfo.decode("ascii")}
     parts |= set(re.split(r"[/?&=]", rest))
     parts |= {unquote(part) for part in parts}
     return sorted((part for part in parts if len(part) >= _SHORTEST_SECRET), key=len, reverse=True)

@@ -329,12 +329,14 @@ async def test_an_endpoint_of_another_chain_is_told_without_its_secrets(clock, c
 
 
 async def test_nothing_that_is_told_holds_the_key(clock, chain, url) -> None:
-    echo = f"your key {KEY} at /v3/{KEY}?token=t0ken-too is not known".encode()
+    header = httpx.BasicAuth("user", "passw0rd")._auth_header
+    echo = f"your key {KEY} at /v3/{KEY}?token=t0ken-too ({header}) is not known".encode()
     texts = [
         Fault(401, echo),
         Fault(200, b'{"error": {"code": -32005, "message": "' + echo + b'"}}'),
         Fault(200, b'{"error": {"code": 1, "message": "' + echo + b'"}}'),
         Fault(200, b'{"error": "' + echo + b'"}'),
+        rpc_error(1, "x" * 190 + KEY),  # nor a part of it, where the text is cut
         Fault(200, echo),
         Fault(drop=True),
         Fault(hang=True),
@@ -352,7 +354,7 @@ async def test_nothing_that_is_told_holds_the_key(clock, chain, url) -> None:
                 await nobody.transaction(TX)
             logs.append({"event": str(error.value), "log_level": "test"})
     assert len(logs) > len(texts) + 1
-    for secret in (KEY, "passw0rd", "t0ken-too", "/v3"):
+    for secret in (KEY[:8], "passw0rd", "t0ken-too", "/v3", header.split()[1]):
         assert secret not in str(logs)
 
 
