@@ -7,6 +7,7 @@ A tmpfs of 3 MiB is the disk, so that the system itself has no room. One line on
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import trio
@@ -54,6 +55,14 @@ async def main(directory: Path) -> None:
         check_feed(after, world.events)
     assert check_log(directory).faults == []
     print("sound", flush=True)
+    with suppress(OSError), (directory / BALLAST).open("wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(4096))
+    try:
+        async with open_store(directory, NETWORK, settings=SETTINGS):
+            print("opened")
+    except DiskFullError:
+        print("refused")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def test_a_full_disk_is_survived(tmp_path: Path) -> None:
         pytest.skip("this user may not mount a file system")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if not line.startswith("20")]
-    assert lines == ["full 3", "sound"]
+    assert lines == ["full 3", "sound", "refused"]
     assert done.stdout.count("The disk is full") == 1  # three writes were refused
     assert done.stdout.count("The disk has room again") == 1
 

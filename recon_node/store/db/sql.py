@@ -49,6 +49,8 @@ _SIGNS_OF_DAMAGE: Final = (
     "malformed",
     "Could not decode to UTF-8",
 )
+_NO_ROOM: Final = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
+"""The second is about the file `-shm`, which the first to open a log makes."""
 _FULL: Final = "the disk is full (or a quota is used up): free some space"
 _ADVICE: Final = {
     "SQLITE_READONLY": "it cannot be written: check its permissions and the mount",
@@ -162,7 +164,7 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
     name = getattr(error, "sqlite_errorname", None) or ""
     kind = "_".join(name.split("_")[:2])  # SQLITE_IOERR_WRITE is a kind of SQLITE_IOERR
     detail = f"{error} [{name}]" if name else str(error)
-    if kind == "SQLITE_FULL":
+    if name in _NO_ROOM:
         return DiskFullError(f"the event log {path}: {_FULL} ({detail})")
     if kind == "SQLITE_CORRUPT" or any(sign in str(error) for sign in _SIGNS_OF_DAMAGE):
         return damaged(path, detail)
