@@ -164,8 +164,6 @@ class Verifiers:
         self._reading = Turns(1)
         self.verified_total = 0
         """Events that were verified; those whose findings were remembered do not count."""
-        self.deaths_total = 0
-        """Processes that died, or had to be killed, at work."""
 
     async def verify(self, cars: Sequence[bytes]) -> list[Finding]:
         """Return what is found out about some CARs, in their order."""
@@ -256,7 +254,6 @@ class Verifiers:
             self._paused_until = trio.current_time() + RETRY_AFTER
             return await self._processes.in_thread(_examine_here, cars)
         except ProcessDiedError as error:
-            self.deaths_total += 1
             logger.error("A verifier process died", events=len(cars), reason=str(error))
         if len(cars) > 1:
             half = len(cars) // 2

@@ -17,7 +17,7 @@ In reading order:
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,3 @@ class Reader:
         read events. The columns are the EventIds, CIDs, init events, kinds and CARs.
         """
         return [False] * len(columns[0]) if fit is None or not self.native else fit(*columns)
-
-    def report(self, results: Iterable[Damage | object]) -> None:
-        """Report those of some results that are damaged events."""
-        self.damaged += [result for result in results if isinstance(result, Damage)]
