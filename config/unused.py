@@ -64,6 +64,7 @@ _.handle_error, client_address  # socketserver.TCPServer
 _.handleInputRows, timerValues  # pyspark's StatefulProcessor
 _.discard_run, _.start_walk, _.teardown  # hypothesis' RuleBasedStateMachine
 _.do_GET, _.log_message  # http.server.BaseHTTPRequestHandler
+_.RequestHandlerClass  # socketserver.BaseServer
 _._execute_child, _._child_created  # subprocess.Popen
 
 # The remedies for py-libp2p replace these methods and attributes of it (docs/decisions).

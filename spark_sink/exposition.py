@@ -1,8 +1,11 @@
 """Metrics over HTTP, for Prometheus."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from platform import python_version
+from threading import BoundedSemaphore
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import (
     CollectorRegistry,
@@ -50,9 +53,29 @@ def served(registry: CollectorRegistry, address: str | None) -> Iterator[str | N
     except OSError as error:
         advice = bind_advice(error, int(port), "--metrics")
         raise SinkError(f"cannot serve metrics at {address}: {error.strerror}. {advice}") from None
+    server.RequestHandlerClass = _Handler
     try:
         yield f"http://{host}:{server.server_port}/metrics"
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class _Handler(WSGIRequestHandler):
+    """Few at once: each has a thread and a file of the process whose metrics these are."""
+
+    timeout = 5.0
+    places = BoundedSemaphore(16)
+
+    def handle(self) -> None:
+        """Answer a request, or hang up, as on a client that is silent or gone."""
+        if self.places.acquire(blocking=False):
+            try:
+                with suppress(OSError):
+                    super().handle()
+            finally:
+                self.places.release()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing."""

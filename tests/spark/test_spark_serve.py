@@ -7,16 +7,21 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 from click.testing import CliRunner
 from flight_support import fill, raw_client, rows_of_scenario
+from prometheus_client import CollectorRegistry
 from pyarrow import flight
 from spark_helpers import await_end_of, processes_under
 from support import forking
+from support.waiting import wait_until
 
+from spark_sink import exposition
 from spark_sink.cli import main
 from spark_sink.serve.flight_messages import new, packed
 
@@ -112,3 +117,30 @@ def test_wrong_options_are_explained(tmp_path: Path, arguments: list[str], messa
     result = CliRunner().invoke(main, ["serve", "--tables", str(tmp_path), *arguments])
     assert result.exit_code in (1, 2)
     assert message in " ".join(result.output.split())
+
+
+def test_silent_clients_of_the_metrics_take_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do they keep them for good."""
+    monkeypatch.setattr(exposition._Handler, "timeout", 0.5)
+    with exposition.served(CollectorRegistry(), "127.0.0.1:0") as url, ExitStack() as silent:
+        where = "127.0.0.1", httpx.URL(str(url)).port
+        clients = [
+            silent.enter_context(socket.create_connection(where, timeout=60)) for _ in range(40)
+        ]
+        for client in clients:
+            with suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+        wait_until(partial(_is_answered, str(url)), "there is a place again")
+
+
+def test_only_some_clients_of_the_metrics_are_answered_at_once() -> None:
+    with exposition.served(CollectorRegistry(), "127.0.0.1:0") as url, ExitStack() as places:
+        while exposition._Handler.places.acquire(blocking=False):
+            places.callback(exposition._Handler.places.release)
+        assert not _is_answered(str(url))
+
+
+def _is_answered(url: str) -> bool:
+    with suppress(httpx.TransportError):
+        return httpx.get(url).is_success
+    return False
