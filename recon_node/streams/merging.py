@@ -44,7 +44,7 @@ from recon_node.streams.json_values import (
     measure,
     pointer,
 )
-from recon_node.streams.state import StreamData, StreamStates
+from recon_node.streams.state import StreamStates
 from recon_node.streams.tip import Tip
 
 
@@ -274,7 +274,9 @@ class _Merge:
     def value_at(self, cid: CID) -> dict[str, Any]:
         """Content and metadata at an event, as one value."""
         if cid not in self._values:
-            self._values[cid] = _as_value(self._states.at(cid).data)
+            data = self._states.at(cid).data
+            content = {} if data.content is None else data.content
+            self._values[cid] = {"content": content, "metadata": dict(data.metadata)}
         return self._values[cid]
 
     def merged(self, tips: Sequence[CID]) -> dict[str, Any]:
@@ -362,13 +364,6 @@ class _Merge:
                 for name in names
             }
         return _UNKNOWN
-
-
-def _as_value(data: StreamData) -> dict[str, Any]:
-    return {
-        "content": {} if data.content is None else data.content,
-        "metadata": dict(data.metadata),
-    }
 
 
 class _Chosen(NamedTuple):

@@ -90,7 +90,7 @@ def open_database(
                 f"the event log {path} is empty, which this program never leaves behind: put a "
                 "backup in its place, or delete the file to start with an empty log"
             )
-        connection = _connect(path)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
         try:
             _check_file(connection, path)
             _configure(connection, synchronous)
@@ -157,10 +157,6 @@ def _without_rows(migrations: tuple[Migration, ...]) -> bytes:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         migrate(connection, migrations)
         return connection.serialize()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
 
 
 def _configure(connection: sqlite3.Connection, synchronous: Literal["full", "normal"]) -> None:

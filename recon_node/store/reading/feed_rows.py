@@ -14,8 +14,8 @@ of time events for one transaction, time events whose transaction does not exist
 events. Each has a share of its own here, whose limit does not count for the others, and the CARs of
 time events are not read at all (`recon_node.store.db.statements`).
 
-Every CAR is checked before it leaves, see `recon_node.store.damage`. For bulk readers, see
-`columns`.
+Every CAR is checked before it leaves, see `recon_node.store.damage`: if one is damaged, functions
+that return events raise `DamagedEventError`. For bulk readers, see `columns`.
 """
 
 from __future__ import annotations
@@ -117,9 +117,6 @@ def read_sort_key(
 
     The CARs of others are not touched. The last one is the event that takes the CARs to
     `max_bytes`.
-
-    Raises:
-        DamagedEventError: one of them is damaged.
     """
     sql = (
         f"SELECT {COLUMNS} FROM events "
@@ -134,11 +131,7 @@ def read_sort_key(
 def read_whole_rows(
     reader: Reader, sql: str, values: Sequence[object], max_bytes: int | None
 ) -> list[FeedRow]:
-    """Return the events up to the one that takes the CARs to `max_bytes`.
-
-    Raises:
-        DamagedEventError: one of them is damaged.
-    """
+    """Return the events up to the one that takes the CARs to `max_bytes`."""
     rows, damage = read_rows(reader, sql, values, max_bytes)
     if damage is not None:
         raise DamagedEventError(damage)
@@ -222,9 +215,6 @@ def read_signed(
     order, which is causal, without time events; none when the stream is not here.
 
     With `max_bytes`, the last one is the event that takes the CARs to `max_bytes`.
-
-    Raises:
-        DamagedEventError: one of them is damaged.
     """
     sql = (
         f"{ROWS} LEFT JOIN anchors ON anchors.event = events.id "
@@ -243,9 +233,6 @@ def read_undelivered(
     With `well_signed`, events that are known to be rightly signed; without it, the others.
 
     The last one is the event that takes the CARs to `max_bytes`.
-
-    Raises:
-        DamagedEventError: one of them is damaged.
     """
     rows = reader.connection.execute(
         f"SELECT id, event_id, cid, state, {FAULT} AS fault FROM events "
