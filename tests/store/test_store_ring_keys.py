@@ -6,24 +6,21 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from store_helpers import NETWORK, SETTINGS
 from support import sdk_sample
 
-from recon_node.ceramic import Network, StreamId, parse_event
+from recon_node.ceramic import StreamId, parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.recon import KeyRange
 from recon_node.store import Interest, StoreSettings, open_store
 from recon_node.store.damage import Damage
 from recon_node.store.ring_keys import RingKeys
 
-NETWORK = Network.local(7)
 EVENTS = 40
 
 
 def sample() -> list[tuple[HeightlessEventId, bytes]]:
     return list(sdk_sample.ring_events(NETWORK, EVENTS).items())
-
-
-SETTINGS = StoreSettings(verifiers=0)
 
 
 async def test_a_node_without_the_ring_keeps_no_second_index(tmp_path):
