@@ -125,8 +125,8 @@ def committed_at(path: Location, version: int) -> datetime:
     kind = "json"
     try:
         for entry in read_commit(path, version):
-            if info := entry.get("commitInfo"):
-                return datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
+            if stamp := entry.get("commitInfo", {}).get("timestamp"):
+                return datetime.fromtimestamp(stamp / 1000, UTC)
     except FileNotFoundError:  # older than the log
         kind = "checkpoint.parquet"
     written: datetime = file_system(path).get_file_info(f"{LOG}/{version:020}.{kind}").mtime

@@ -512,6 +512,14 @@ def test_versions_by_time_after_the_clock_went_back(tables: Path, tmp_path: Path
     assert trouble.startswith("the last commit of raw_events is 23 h in the future: ")
 
 
+def test_a_commit_may_have_no_time(tables: Path, tmp_path: Path) -> None:
+    """What is in `commitInfo` is left to the engine that wrote it: then that of the file counts."""
+    place = shutil.copytree(tables, tmp_path / "tables")
+    commit = place / f"raw_events/_delta_log/{len(CUTS):020}.json"
+    commit.write_text(commit.read_text().replace('"timestamp":', '"when":'))
+    assert asked(place, "SELECT count(*) FROM raw_events", datetime.now(UTC)) == [(CUTS[-1],)]
+
+
 def test_a_version_that_is_not_there_names_those_that_are(tables: Path, tmp_path: Path) -> None:
     path = tables / "raw_events"
     first, last = (text_of(committed_at(path, version)) for version in (0, len(CUTS)))
