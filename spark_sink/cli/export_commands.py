@@ -151,8 +151,5 @@ def _follow(
                 on_taken=on_taken,
                 on_unreachable=lambda reason: print_event("waiting", {"reason": reason}),
             )
-    except (
-        KeyboardInterrupt,
-        SystemExit,
-    ):  # what has begun is undone; the next call repeats it
+    except (KeyboardInterrupt, SystemExit):  # what has begun is undone; the next call repeats it
         print_event("stopped", {})

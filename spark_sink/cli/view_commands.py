@@ -13,8 +13,6 @@ from spark_sink.cli.options import tables_option
 if TYPE_CHECKING:
     from spark_sink.tables.location import Location
 
-_name = click.argument("name", metavar="NAME")
-
 
 @click.group(short_help="Create, list and drop tables with a model's fields as columns.")
 def view() -> None:
@@ -86,7 +84,7 @@ def list_(tables: Location, as_json: bool) -> None:
 
 @view.command(short_help="Delete a view.")
 @tables_option()
-@_name
+@click.argument("name", metavar="NAME")
 @json_option
 def drop(tables: Location, name: str, as_json: bool) -> None:
     """Delete the view NAME and its files. The tables keep all that it was made from."""

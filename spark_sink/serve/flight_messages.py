@@ -38,7 +38,6 @@ _FLIGHT: Final = {
     "Empty": "",
     "HandshakeRequest": "uint64 protocol_version = 1; bytes payload = 2",
     "HandshakeResponse": "uint64 protocol_version = 1; bytes payload = 2",
-    "BasicAuth": "string username = 2; string password = 3",
     "ActionType": "string type = 1; string description = 2",
     "Criteria": "bytes expression = 1",
     "Action": "string type = 1; bytes body = 2",
