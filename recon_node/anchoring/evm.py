@@ -102,7 +102,7 @@ class EvmAuthority:
             else:
                 outcome = Pending("sent")
         except NoAnswerError as error:
-            outcome = Pending(f"no endpoint answers: {error}")
+            outcome = Pending(f"no endpoint answers: {error}", is_alarming=True)
         obstacle = outcome.reason if isinstance(outcome, Pending) else ""
         if obstacle != self._obstacle:
             self._obstacle, self._obstacle_since = obstacle, self._clock()

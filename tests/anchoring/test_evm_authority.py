@@ -210,6 +210,14 @@ async def test_nothing_is_signed_while_the_account_is_too_poor(tmp_path: Path) -
     await world.settle()
 
 
+async def test_an_endpoint_that_is_away_is_an_alarm(tmp_path: Path) -> None:
+    """Nothing else shows it where no anchors are to be looked up."""
+    world = World(tmp_path)
+    world.chain.dead = 1
+    assert await world.advance() == Pending("no endpoint answers: nobody is there", True)
+    assert isinstance(await world.settle(), Anchored)
+
+
 async def test_a_contract_is_awaited_while_the_endpoint_is_away(autojump_clock) -> None:
     """The command ended with an error, and a second one would have paid again."""
     chain = SimulatedChain()
