@@ -6,8 +6,8 @@ such as settings, a token or a swarm key. A backup is a tar file with a manifest
 if there is a passphrase (`recon_node.backup.age`). The manifest has the hash of each file.
 
 A restore writes to a directory of its own within the data directory, checks everything, and only
-then gives the files their names, the log as the last: until it is there, no node starts on half of
-the files unnoticed.
+then gives the files their names, the log as the last: until that is there, a restore that was
+killed is simply run again.
 """
 
 from __future__ import annotations
@@ -83,6 +83,10 @@ DATA_FILES: Final = (
     *(DataDirectoryFile(name, holds, False) for name, holds in _MADE_AGAIN.items()),
 )
 """What a node keeps in its data directory."""
+_NEVER: Final = {
+    entry.name + suffix for entry in DATA_FILES for suffix in (*SQLITE_SUFFIXES, ".replacement")
+} - _KEPT.keys()
+"""Files that no backup has. Some of them would change the log after it was checked."""
 
 _MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 1
@@ -178,13 +182,11 @@ def _small_files(data_dir: Path) -> tuple[dict[str, bytes], list[str]]:
     """Return the content of all files to back up but the log, and the names of the others."""
     small: dict[str, bytes] = {}
     left_out: list[str] = []
-    kept = {entry.name for entry in DATA_FILES if entry.is_kept}
-    own = {entry.name + suffix for entry in DATA_FILES for suffix in SQLITE_SUFFIXES}
     for path in sorted(data_dir.iterdir()):
         name, status = path.name, path.lstat()
-        if name == LOG_FILE or name.endswith(_DRAFT) or (name in own and name not in kept):
+        if name == LOG_FILE or name.endswith(_DRAFT) or name in _NEVER:
             continue
-        if name in kept or (stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_OTHER):
+        if name in _KEPT or (stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_OTHER):
             small[name] = read_small(path, _MAX_SMALL)
         else:
             left_out.append(name)
@@ -218,7 +220,7 @@ def restore_backup(
         scratch_folder(data_dir) as folder,
         source.open("rb") as file,
     ):
-        _refuse_replacing(data_dir, [entry.name for entry in DATA_FILES if entry.is_kept])
+        _refuse_replacing(data_dir, {LOG_FILE: ""})
         progress("reading the backup", 0, None)
         backup = _unpack(file, folder, passphrase)
         _refuse_replacing(data_dir, backup.files)
@@ -231,8 +233,11 @@ def restore_backup(
     return backup
 
 
-def _refuse_replacing(data_dir: Path, names: list[str] | dict[str, str]) -> None:
-    there = [name for name in names if os.path.lexists(data_dir / name)]
+def _refuse_replacing(data_dir: Path, files: dict[str, str]) -> None:
+    """Refuse to replace files, but those that a restore of this backup has put there before it was
+    killed: what is there has the same hash."""
+    paths = [data_dir / name for name in files if os.path.lexists(data_dir / name)]
+    there = [p.name for p in paths if not p.is_file() or _hash(p) != files[p.name]]
     if there:
         raise BackupError(
             f"{data_dir} already has {', '.join(there)}; not overwriting: name an empty directory "
@@ -326,6 +331,8 @@ def _check(backup: Backup, folder: Path, progress: Progress) -> None:
     """Check that what a backup has can be used, and is what its manifest says."""
     if LOG_FILE not in backup.files:
         raise BackupError("it has no event log")
+    if strange := backup.files.keys() & _NEVER:
+        raise BackupError(f"it has {', '.join(sorted(strange))}, which no backup has")
     log = check_copy(folder / LOG_FILE, progress)
     if (log.events, log.head, log.epoch) != (backup.events, backup.head, backup.epoch):
         raise BackupError(f"{LOG_FILE} in it is not the log that its manifest describes")

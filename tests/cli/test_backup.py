@@ -1,6 +1,7 @@
 """A backup is whole: what is restored from it is the same node, in every key, hash and position."""
 
 import io
+import json
 import re
 import shutil
 import stat
@@ -153,6 +154,31 @@ def test_nothing_is_replaced(published: Published, tmp_path: Path) -> None:
         assert (there / name).read_text() == "mine"
     used = error_of("restore", made, "--data-dir", published.node.data_dir)
     assert "in use by process" in used
+
+
+def test_a_restore_that_was_killed_is_run_again(published: Published, tmp_path: Path) -> None:
+    made, new = backup_of(published, tmp_path / "b"), tmp_path / "new"
+    new.mkdir()
+    shutil.copy(published.node.data_dir / "identity.key", new)
+    run("restore", made, "--data-dir", new)
+    assert "already has events.sqlite3;" in error_of("restore", made, "--data-dir", new)
+
+
+@pytest.mark.parametrize("suffix", ["-journal", ".replacement"])
+def test_files_that_would_change_the_log_are_refused(published, tmp_path, suffix) -> None:
+    with tarfile.open(backup_of(published, tmp_path / "b")) as tar:
+        contents = {member.name: tar.extractfile(member).read() for member in tar}
+    manifest = json.loads(contents.pop("manifest.json"))
+    manifest["files"][f"events.sqlite3{suffix}"] = sha256(b"x").hexdigest()
+    with tarfile.open(tmp_path / "crafted.tar", "w") as tar:
+        first = {"manifest.json": json.dumps(manifest).encode(), f"events.sqlite3{suffix}": b"x"}
+        for name, content in (first | contents).items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    refused = error_of("restore", tmp_path / "crafted.tar", "--data-dir", tmp_path / "new")
+    assert f"it has events.sqlite3{suffix}, which no backup has" in refused
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["lock"]
 
 
 def test_what_is_wrong_with_a_backup_is_said(published: Published, tmp_path: Path) -> None:
