@@ -1,6 +1,8 @@
 """The files of the node's page: all there, nothing from elsewhere, open to everyone."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -87,3 +89,26 @@ def test_licences_are_beside_the_libraries() -> None:
     for library in (STATIC / "vendor").iterdir():
         assert library.name == "README.md" or library.name in listed, library.name
     assert b"Apache License" in (STATIC.parent / "html/swagger-ui/LICENSE").read_bytes()
+
+
+SHOWING = """
+globalThis.location = { hash: "" };
+globalThis.addEventListener = () => {};
+const { Json } = await import("./app/json.js");
+const text = (x) =>
+  x?.props ? text(x.props.children) : Array.isArray(x) ? x.map(text).join("") : x || "";
+console.log(text(Json({ value: [["a"], ...new Array(1_000_000).fill({ b: null })], label: "x" })));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="it runs the page's modules in Node.js")
+def test_of_content_with_millions_of_values_the_beginning_is_shown(tmp_path: Path) -> None:
+    """All of them took a browser gigabytes."""
+    page = shutil.copytree(STATIC, tmp_path / "page")
+    (page / "package.json").write_text('{"type": "module"}')
+    (page / "show.js").write_text(SHOWING)
+    run = subprocess.run(
+        ["node", "show.js"], cwd=page, capture_output=True, text=True, timeout=100, check=True
+    )
+    assert run.stdout.startswith("[\n  [\n    … (1 more)\n  ],\n  {\n    … (1 more)\n  },\n")
+    assert run.stdout.endswith("  },\n  … (990001 more)\n]\n")

@@ -5,11 +5,13 @@ import { href } from "./router.js";
 
 const MAX_TEXT = 2000;
 
+const MAX_VALUES = 10_000;  // a browser takes a kilobyte and more for each, and content has millions
+
 /** A value of JSON, as a tree of text. */
 export const Json = ({ value, label }) => html`
-  <pre class="json" tabindex="0" role="region" aria-label=${label}>${draw(value, "")}</pre>`;
+  <pre class="json" tabindex="0" role="region" aria-label=${label}>${draw(value, "", { values: MAX_VALUES })}</pre>`;
 
-function draw(value, indent) {
+function draw(value, indent, left) {
   if (value === null || typeof value !== "object") return scalar(value);
   const more = indent + "  ";
   const keys = Object.keys(value);
@@ -17,9 +19,12 @@ function draw(value, indent) {
     return html`<a href=${href(["events", value["/"]])}>${value["/"]}</a>`;
   const [open, close] = Array.isArray(value) ? "[]" : "{}";
   if (!keys.length) return open + close;
-  return [open, "\n", keys.map((key, i) => [more,
+  const shown = keys.slice(0, left.values);
+  left.values -= shown.length;
+  return [open, "\n", shown.map((key, i) => [more,
     Array.isArray(value) ? "" : [html`<span class="name">${JSON.stringify(key)}</span>`, ": "],
-    draw(value[key], more), i < keys.length - 1 ? ",\n" : "\n"]), indent, close];
+    draw(value[key], more, left), i < keys.length - 1 ? ",\n" : "\n"]),
+    shown.length < keys.length && `${more}… (${keys.length - shown.length} more)\n`, indent, close];
 }
 
 function scalar(value) {
