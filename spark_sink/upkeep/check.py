@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from recon_node.base.terminal import counted
-from recon_node.ipld import CID, IpldError, car
+from recon_node.ipld import IpldError, car, multibase
 from spark_sink.errors import one_line, remedy
 from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED, TableSpec
 from spark_sink.tables.catalog import TableStatus, are_without_dags, open_delta, path_of, spec_of
@@ -219,7 +219,7 @@ class _Rows:
                 if content and bytes(car.decode(content).roots[0]) != cid:
                     raise IpldError("its CAR has another root")
             except (IpldError, IndexError) as error:
-                self._wrong(f"the event {CID(cid)}: {error}")
+                self._wrong(f"the event {multibase.encode(cid, 'base32')}: {error}")
 
     def _wrong(self, what: str) -> None:
         self.troubles.append(f"{self.spec.name}: {what}")

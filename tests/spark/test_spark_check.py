@@ -148,13 +148,17 @@ def test_a_file_that_is_gone_or_damaged_is_told(tables, name, harm):
     assert all(trouble.startswith(f"{name}: ") for trouble in troubles), troubles
 
 
-def test_an_event_that_is_not_what_its_cid_says(tables: Path) -> None:
+@pytest.mark.parametrize(
+    ("column", "keep", "words"),
+    [("car", None, "b[0-9a-z]+: .*does not match"), ("event_cid", 1, "b..: .*another root")],
+)
+def test_an_event_that_is_not_what_its_cid_says(tables, column, keep, words):
     file = next((tables / "raw_events").glob("stream_cid_partition=*/*.parquet"))
     rows = pq.read_table(file, partitioning=None)
-    cars = rows["car"].to_pylist()
-    cars[0] = cars[0][:-1] + bytes([cars[0][-1] ^ 1])
-    at = rows.schema.get_field_index("car")
-    pq.write_table(rows.set_column(at, rows.schema.field(at), pa.array(cars, pa.binary())), file)
+    values = rows[column].to_pylist()
+    values[0] = values[0][:keep][:-1] + bytes([values[0][:keep][-1] ^ 1])
+    at = rows.schema.get_field_index(column)
+    pq.write_table(rows.set_column(at, rows.schema.field(at), pa.array(values, pa.binary())), file)
     result = invoked("check", "--tables", tables, "--deep")
     assert result.exit_code == 1
-    assert re.search("raw_events: the event b[0-9a-z]+: .*does not match", result.stderr)
+    assert re.search(f"raw_events: the event {words}", result.stderr)
