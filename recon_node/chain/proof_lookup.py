@@ -207,8 +207,7 @@ class _Follower:
                     with trio.move_on_after(min(wait, _LONGEST_SLEEP)):
                         await self._store.wait_for_proofs(seen)
             except CoolingError as error:
-                wake = min(error.until, trio.current_time() + _LONGEST_SLEEP)
-                await trio.sleep_until(wake)
+                await trio.sleep_until(error.until)
             except StoreError as error:
                 logger.error("Cannot store the outcomes of lookups", reason=str(error))
                 await trio.sleep(_AFTER_STORE_ERROR)

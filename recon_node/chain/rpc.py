@@ -47,6 +47,8 @@ logger = structlog.get_logger(__name__)
 
 _FINAL_BLOCK_LIFETIME: Final = 10.0
 """Seconds for which the number of the final block is not asked for again."""
+_WRONG_CHAIN_PAUSE: Final = 3600.0
+"""Seconds after which an endpoint of another chain is asked again for its chain."""
 _KEEP_ALIVE: Final = 30.0
 """Seconds for which an idle connection to an endpoint is kept open."""
 
@@ -174,7 +176,7 @@ class RpcProvider:
             answer = await self._ask(endpoint, "eth_chainId") or Raw(b"null")
             actual = f"eip155:{_read(endpoint, 'eth_chainId', read_quantity, answer)}"
             if actual != self.chain_id:
-                endpoint.give_up()
+                endpoint.leave_alone(_WRONG_CHAIN_PAUSE)
                 raise ChainError(
                     f"the RPC endpoint {endpoint.host} is set for {self.chain_id} but serves "
                     f"{actual}: correct chain_rpc"

@@ -143,8 +143,7 @@ class RpcEndpoint:
         if self._is_reported:
             logger.info("An RPC endpoint works again", endpoint=self.host)
         self._failures, self._is_reported = 0, False
-        if self.cooling_until < math.inf:
-            self.cooling_until = -math.inf
+        self.cooling_until = -math.inf
         self._report.answers.observe(trio.current_time() - started)
         return result
 
@@ -153,9 +152,9 @@ class RpcEndpoint:
         if self.cooling_until > at:
             raise CoolingError(f"{self.host} has failed recently", self.cooling_until)
 
-    def give_up(self) -> None:
-        """Never ask this endpoint again."""
-        self.cooling_until = math.inf
+    def leave_alone(self, seconds: float) -> None:
+        """Ask this endpoint nothing for a while."""
+        self.cooling_until = trio.current_time() + seconds
 
     async def _post(self, method: str, params: tuple[object, ...]) -> tuple[int, float, bytes]:
         """Return status, Retry-After (seconds) and body of the answer."""
@@ -230,7 +229,7 @@ class _Answer(Struct):
 
 class _Fault(Struct):
     code: int
-    message: str = ""
+    message: str | None = None
 
 
 _ANSWER: Final = Decoder(_Answer)
@@ -243,4 +242,4 @@ def _fault(error: Raw) -> tuple[int | None, str]:
         fault = _FAULT.decode(error)
     except (ValueError, RecursionError):
         return None, f"error: {bytes(error)[:_MAX_SEARCHED]!r}"
-    return fault.code, f"error {fault.code}: {fault.message[:_MAX_SEARCHED]!r}"
+    return fault.code, f"error {fault.code}: {(fault.message or '')[:_MAX_SEARCHED]!r}"

@@ -344,8 +344,10 @@ async def test_the_start_does_not_wait_for_a_provider_and_a_wrong_one_is_never_b
         assert trio.current_time() - started <= 6
         chain.fault_for = lambda method, param: None
         await trio.sleep(3_600)
-    assert store.head == 2
-    assert {method for method, _ in chain.asked} == {"eth_chainId"}
+        assert store.head == 2
+        assert {method for method, _ in chain.asked} == {"eth_chainId"}
+        chain.chain_id = GNOSIS
+        await until(lambda: store.head == 4, 3_600)  # without a restart
 
 
 @pytest.mark.parametrize("is_built_on", [True, False])

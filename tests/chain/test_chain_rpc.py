@@ -94,6 +94,7 @@ ENDPOINT_FAULTS = [
     Fault(302, b"", (("location", "http://127.0.0.1:1/"),)),
     Fault(403, b'{"jsonrpc": "2.0", "error": {"code": 1, "message": "bad key"}}'),
     rpc_error(-32005, "limit exceeded"),
+    Fault(200, b'{"error": {"code": -32005, "message": null}}'),
     Fault(200, b'{"jsonrpc": "2.0", "id": 1, "error": null}'),
     Fault(200, b"<html>hello</html>"),
     Fault(200, b"\x1f\x8b\x08\x00", (("content-encoding", "gzip"),)),
