@@ -22,7 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -225,7 +225,8 @@ class EventLog:
         Raises:
             StoreError: the disk did not take it.
         """
-        marks = replace(self.marks, shares=dict(self.marks.shares))
+        old = self.marks
+        marks = Marks(old.head, old.row, old.waiting, dict(old.shares), old.has_releases)
         with explained_errors(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:

@@ -407,9 +407,9 @@ class BatchLoader:
             self._load_events(want.events)
         if want.unwaited:
             self._load_unwaited(want.unwaited)
-        missing = [pair for pair in dict.fromkeys(want.waiters) if pair not in known.waited_for]
-        if missing and self._any_waits:
-            self.load_waiters(missing)
+        if want.waiters and self._any_waits:
+            moved = dict.fromkeys(want.waiters)
+            self.load_waiters([pair for pair in moved if pair not in known.waited_for])
         if want.proofs:
             self._load_proofs(want.proofs)
         if want.moving:
