@@ -147,17 +147,22 @@ async def test_a_damaged_shared_block_is_mended_for_all_events_with_it(tmp_path,
     assert check_log(tmp_path).clean
 
 
-async def test_one_copy_mends_what_another_event_shares(tmp_path: Path) -> None:
-    """One session signs both: the first that comes again brings the capability for both."""
+@pytest.mark.parametrize("both", [True, False], ids=["again", "new"])
+async def test_one_copy_mends_what_another_event_shares(tmp_path: Path, both: bool) -> None:
+    """One session signs both: whichever comes again, or is new, brings the capability for both."""
     init = init_of(ACCOUNT)
     second = change(init)
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
-        await store.admit_local([init.car, second.car])
+        await store.admit_local([init.car, second.car][: 1 + both])
         assert edit(tmp_path, "UPDATE blocks SET block = zeroblob(length(block))") == 1
         assert await is_damaged(store, init)
-        assert await is_damaged(store, second)
-        await store.admit_local([init.car])
-        assert await store.reader.car(second.cid) == second.car
+        assert not both or await is_damaged(store, second)
+        await store.admit_local([init.car if both else second.car])
+        for event in (init, second):
+            assert await store.reader.car(event.cid) == event.car
+        await store.damage.check_range(0, 2)
+        assert store.damage.count == 0, "each was whole when it was looked at again"
+        assert len(store.keys) == 2
     assert check_log(tmp_path).clean
 
 
@@ -167,22 +172,6 @@ async def is_damaged(store: Store, event: Event) -> bool:
     except DamagedEventError:
         return True
     return False
-
-
-async def test_a_new_event_does_not_share_a_damaged_block(tmp_path: Path) -> None:
-    """One session signs both: the capability that is kept is damaged when the second comes."""
-    init = init_of(ACCOUNT)
-    second = change(init)
-    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
-        await store.admit_local([init.car])
-        assert edit(tmp_path, "UPDATE blocks SET block = zeroblob(length(block))") == 1
-        assert await is_damaged(store, init)
-        await store.admit_local([second.car])
-        assert await store.reader.car(second.cid) == second.car
-        assert await store.reader.car(init.cid) == init.car
-        await store.damage.check_range(0, 2)
-        assert store.damage.count == 0, "it was whole when it was looked at again"
-        assert len(store.keys) == 2
 
 
 async def test_a_waiting_event_that_is_damaged_goes_on_when_it_is_mended(tmp_path: Path) -> None:
