@@ -93,7 +93,6 @@ class FlightSql:
         self._wanted = wanted
         self._prepared = PreparedStatements()
         self._key = secrets.token_bytes(32)
-        self._lock = threading.Lock()
         self._schemas: dict[tuple[str, str], bytes] = {}
         self._schemas_at = -math.inf
 
@@ -232,11 +231,10 @@ class FlightSql:
         return hmac.digest(self._key, content, "sha256")
 
     def _table_schemas(self, client: str) -> dict[tuple[str, str], bytes]:
-        with self._lock:
-            if monotonic() - self._schemas_at > _SCHEMAS_FOR:
-                self._schemas = self._workers.table_schemas(client)
-                self._schemas_at = monotonic()
-            return self._schemas
+        if monotonic() - self._schemas_at > _SCHEMAS_FOR:
+            self._schemas = self._workers.table_schemas(client)  # once it is this client's turn
+            self._schemas_at = monotonic()
+        return self._schemas
 
 
 def _command(descriptor: Message) -> Message:

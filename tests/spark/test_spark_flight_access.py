@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import grpc
@@ -47,6 +47,7 @@ from spark_sink.serve.allowed import FUNCTIONS, OPERATORS
 from spark_sink.serve.database import Database
 from spark_sink.serve.flight_messages import new, packed, unpacked
 from spark_sink.serve.flight_server import FlightMetrics
+from spark_sink.serve.flight_sql import FlightCall, FlightSql
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -294,6 +295,33 @@ def test_broken_headers_are_refused(noise: bytes, seed: int) -> None:
             changed[at] = (broken, messages[at][1])
             with suppress(pa.ArrowException, OSError, ValueError):
                 ipc.read_batches(changed)
+
+
+def test_who_waits_to_list_the_tables_holds_nobody_up() -> None:
+    """The columns of the tables are read in a turn of one client, and remembered for all."""
+    turn, done = threading.Event(), threading.Event()
+
+    class Workers:
+        def table_schemas(self, client: str) -> dict[tuple[str, str], bytes]:
+            if client == "slow":
+                turn.wait(100)
+            return {}
+
+    def list_tables(client: str) -> None:
+        descriptor = new("FlightDescriptor", type=2, cmd=packed(new("CommandGetTables")))
+        flight_sql.get_schema(descriptor, FlightCall(client, lambda act: None))
+        done.set()
+
+    flight_sql = FlightSql(cast("QueryWorkers", Workers()))
+    threads = [threading.Thread(target=list_tables, args=[name]) for name in ("slow", "quick")]
+    for thread in threads:
+        thread.start()
+    try:
+        assert done.wait(60)
+    finally:
+        turn.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_what_is_not_offered_is_refused(url: str) -> None:
