@@ -258,7 +258,7 @@ class _Follower:
         if transaction.block_hash is None or transaction.block_number is None:
             return _Outcome("unconfirmed")
         number = int(transaction.block_number, 16)
-        if number > await self._provider.final_block():
+        if number > await self._provider.final_block(number):
             return _Outcome("unconfirmed")
         block = await self._provider.block(transaction.block_hash)
         if block is None or int(block.number, 16) != number:

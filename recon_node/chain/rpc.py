@@ -10,6 +10,7 @@ for what `rpc_answers` can check.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -73,7 +74,8 @@ class RpcProvider:
         self._under_way = trio.CapacityLimiter(settings.requests_at_once)
         self._checking = trio.Lock()
         self._next_slot = 0.0
-        self._final: tuple[float, int] | None = None
+        self._final = -math.inf, 0, 0
+        """Until when it counts, up to which number it was asked for, and the final block's."""
 
     async def check(self) -> None:
         """Ask every endpoint for its chain; those that do not answer are asked again later.
@@ -112,30 +114,44 @@ class RpcProvider:
         read = partial(read_about, block_hash, Block)
         return await self.ask(read, "eth_getBlockByHash", block_hash, False)
 
-    async def final_block(self) -> int:
+    async def final_block(self, wanted: int = 0) -> int:
         """Return the number of the latest final block, as it was up to ten seconds ago.
+
+        The other endpoints are asked, too, while it is less than the wanted number.
 
         Raises:
             NoAnswerError: no endpoint has a usable answer.
         """
-        if self._final is not None and trio.current_time() <= self._final[0]:
-            return self._final[1]
+        until, covered, number = self._final
+        if trio.current_time() <= until and wanted <= covered:
+            return number
         depth = self._settings.confirmations
-        if depth == "finalized":
-            number = await self.ask(read_block_number, "eth_getBlockByNumber", "finalized", False)
-        else:
-            number = await self.ask(read_quantity, "eth_blockNumber")
-            number = None if number is None else number - depth + 1
-        if number is None:
+        tag: tuple[object, ...] = ("finalized", False)
+        method, params, read_number, later = "eth_getBlockByNumber", tag, read_block_number, 0
+        if depth != "finalized":
+            method, params, read_number, later = "eth_blockNumber", (), read_quantity, depth - 1
+        numbers: list[int] = []
+
+        def read(answer: Raw) -> int | None:
+            numbers.append(read_number(answer) - later)
+            return numbers[-1] if numbers[-1] >= wanted else None
+
+        try:
+            await self.ask(read, method, *params)
+        except NoAnswerError:
+            if not numbers:
+                raise
+        if not numbers:
             raise AnswerError(
                 f"the endpoints of {self.chain_id} report no final block: set "
                 "chain_confirmations to a number of blocks"
             )
-        self._final = (trio.current_time() + _FINAL_BLOCK_LIFETIME, number)
+        number = max(numbers)
+        self._final = trio.current_time() + _FINAL_BLOCK_LIFETIME, max(wanted, number), number
         return number
 
-    async def ask(self, read: Callable[[Raw], T], method: str, *params: object) -> T | None:
-        """Call any method; return the first answer, as `read` reads it, and None if there is none.
+    async def ask(self, read: Callable[[Raw], T | None], method: str, *params: object) -> T | None:
+        """Call any method; return the first answer that `read` can use, and None if there is none.
 
         Raises:
             NoAnswerError: no endpoint has a usable answer.
@@ -146,8 +162,9 @@ class RpcProvider:
             try:
                 await self._check_chain(endpoint)
                 answer = await self._ask(endpoint, method, *params)
-                if answer is not None:
-                    return _read(endpoint, method, read, answer)
+                found = None if answer is None else _read(endpoint, method, read, answer)
+                if found is not None:
+                    return found
                 unknown = True
             except CoolingError:
                 continue

@@ -9,7 +9,7 @@ import chain_server
 import pytest
 import structlog.testing
 import trio
-from chain_server import GNOSIS, Fault, now, rpc_error
+from chain_server import GNOSIS, Chain, Fault, now, rpc_error, serving
 from nacl.signing import SigningKey
 from support.time_events import time_event
 
@@ -253,6 +253,26 @@ async def test_a_block_that_could_be_replaced_does_not_count_yet(clock, chain, u
         chain.finalized = 1_002
         await store.wait_for_feed(3)
     assert (await feed_of(store))[2].block_time == TIME
+
+
+@pytest.mark.parametrize("dies", [True, False])
+async def test_an_endpoint_that_stands_still_holds_nothing_up(clock, chain, url, store, dies):
+    """It still answers, and is the first: the block is final by the other one."""
+    document, late, other = Document(), Document("late"), Chain()
+    other.mine(document.proof, TIME, number=1_500)
+    other.mine(late.proof, TIME, number=9_000)
+    other.finalized = 2_000
+    await add(store, document, late)
+    async with serving(other) as second, following(store, url, second) as anchors:
+        await until(lambda: anchors[0].lookups["anchored"] == 1)
+        await until(lambda: anchors[0].lookups["unconfirmed"] >= 2)
+        if dies:
+            other.fault_for = lambda method, _: (
+                rpc_error(1, "gone") if method == "eth_getBlockByNumber" else None
+            )
+            before = anchors[0].lookups["unconfirmed"]
+            await until(lambda: anchors[0].lookups["unconfirmed"] > before)
+        assert anchors[0].lookups["failed"] == 0
 
 
 async def test_a_transaction_that_no_block_takes_counts_as_unknown_in_the_end(
