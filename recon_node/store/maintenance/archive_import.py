@@ -74,6 +74,7 @@ async def import_events(
         StoreError: the log cannot be opened or written, or belongs to another network.
     """
     intake = ImportResult()
+    await trio.lowlevel.checkpoint()  # raises a Ctrl-C that came while trio started
     with closing(_ArchiveReader(file)) as reader:
         manifest = reader.read_manifest()  # here, so that Ctrl-C ends a wait for standard input
         intake.events = manifest.events
