@@ -150,7 +150,8 @@ class EvmAuthority:
             receipt = await self._chain.receipt(attempt.tx_hash)
             if receipt is not None:
                 block, number = receipt.block_hash, int(receipt.block_number, 16)
-                result = (number <= final, receipt.succeeded, receipt.cost)
+                is_final = number <= await self._chain.final_block(number)
+                result = (is_final, receipt.succeeded, receipt.cost)
                 mined.append(Mined(attempt.tx_hash, block, number, *result))
         in_pool = False
         if attempts and not mined:

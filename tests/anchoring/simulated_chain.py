@@ -69,6 +69,8 @@ class SimulatedChain:
         self.reverting = False
         self.lacks_receipts = False
         """The endpoint that is asked for receipts lags behind the one that is asked for nonces."""
+        self.lags = False
+        """The first endpoint does not follow the chain; others do."""
         self.wrong_nonce = 0
         """What is added to the account's nonce in answers."""
         self.is_free = False
@@ -129,9 +131,9 @@ class SimulatedChain:
     def final(self) -> int:
         return max(len(self.blocks) - DEPTH, 0)
 
-    async def final_block(self) -> int:
+    async def final_block(self, wanted: int = 0) -> int:
         self._reach()
-        return self.final()
+        return self.final() if wanted or not self.lags else 0
 
     transaction = RpcProvider.transaction
     receipt = RpcProvider.receipt

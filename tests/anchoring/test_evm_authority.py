@@ -210,6 +210,12 @@ async def test_nothing_is_signed_while_the_account_is_too_poor(tmp_path: Path) -
     await world.settle()
 
 
+async def test_a_block_may_be_final_by_another_endpoint(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.chain.lags = True
+    assert (await world.settle()).tx_hash
+
+
 async def test_an_endpoint_that_is_away_is_an_alarm(tmp_path: Path) -> None:
     """Nothing else shows it where no anchors are to be looked up."""
     world = World(tmp_path)
