@@ -158,7 +158,7 @@ def _checked_token(token: str | None, file: Path | None) -> str | None:
         if token:
             raise click.UsageError("use --auth-token or --auth-token-file, not both")
         token = token_in(file)
-    if not token and file is None:
+    elif token is None:
         return None
     if not token or len(token) < _MIN_TOKEN:
         raise click.ClickException(

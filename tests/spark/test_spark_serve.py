@@ -108,6 +108,7 @@ def test_a_port_in_use_is_answered_with_what_to_do(tmp_path: Path, option: str) 
         (["--tls-cert", __file__, "--tls-key", __file__], "the key must be the certificate's"),
         (["--tls-cert", "/dev/zero", "--tls-key", __file__], "it has more than 1048576 bytes"),
         (["--auth-token", "short"], "fewer than 16 characters"),
+        (["--auth-token", ""], "fewer than 16 characters"),
         (["--auth-token", "0123456789abcdef", "--auth-token-file", __file__], "not both"),
         (["--auth-token-file", "/nowhere"], "does not exist"),
         (["--listen", "nowhere"], "HOST:PORT"),
