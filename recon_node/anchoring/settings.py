@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 from dataclasses import dataclass as plain_dataclass
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field
@@ -71,6 +73,11 @@ def _check_address(value: str) -> None:
         raise ValueError(f"{value} is misspelled: the case of its letters is a checksum (EIP-55)")
 
 
+def _check_key_file(value: Path) -> None:
+    if re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", value.name, re.ASCII):
+        raise ValueError("this is a key, not a file: it belongs into a file with the mode 0600")
+
+
 def _check_streams(values: tuple[str, ...]) -> None:
     for value in values:
         if value not in ("own", "all", "none") and not value.startswith("did:"):
@@ -97,7 +104,9 @@ class AnchorSettings:
         str, checked_by(_check_address), Flag(name="anchor_contract", metavar="ADDRESS")
     ] = CONTRACT
     """The contract whose anchorDagCbor(bytes32) is called. It must allow the key's account to."""
-    key_file: Annotated[OptionalPath, Flag(name="anchor_key_file", metavar="FILE")] = None
+    key_file: Annotated[
+        OptionalPath, checked_by(_check_key_file), Flag(name="anchor_key_file", metavar="FILE")
+    ] = None
     """File with the private key of the account that pays: 64 hexadecimal digits, or a keystore.
 
     Only its owner may be able to read it (0600). The account must not be used for anything else.

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from eth_account import Account
 from simulated_chain import ADDRESS, KEY
 
 from recon_node.anchoring.authority import AuthorityError
 from recon_node.anchoring.signer import create_key, load_signer
+from recon_node.cli import main
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +44,17 @@ def test_keys_come_from_private_files_only(tmp_path: Path) -> None:
     with pytest.raises(AuthorityError, match="neither a key of 64") as caught:
         load_signer(plain, None)
     assert "abab" not in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "0x"])
+def test_a_key_in_place_of_its_file_is_not_shown(tmp_path, monkeypatch, prefix) -> None:
+    """The node said that it cannot read a file of that name."""
+    monkeypatch.setenv("RECON_NODE_ANCHOR_KEY_FILE", prefix + "ab" * 32)
+    for command in (["run"], ["config", "show"], ["config", "check"]):
+        result = CliRunner().invoke(main, [*command, "--data-dir", str(tmp_path)])
+        assert result.exit_code != 0
+        assert "this is a key, not a file" in result.stderr
+        assert "abab" not in result.output
 
 
 def test_a_file_that_exists_is_not_overwritten(tmp_path: Path) -> None:
