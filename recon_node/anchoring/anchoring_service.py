@@ -49,6 +49,8 @@ _MADE_AT_ONCE: Final = 500
 _UNDER_WAY: Final = (RequestState.WAITING, RequestState.IN_TREE)
 _COLLECTING: Final = 12
 """A tree is not built before its first event has waited for this part of the interval."""
+_WARNING_PAUSE: Final = 600.0
+"""Seconds between two lines of an alarm whose figures change, such as the base fee."""
 
 
 class FullError(Exception):
@@ -249,6 +251,7 @@ class Anchoring:
             logger.info("Anchoring a tree", events=len(built.leaves), root=str(built.root))
 
     async def _finish(self, tree: Tree) -> None:
+        next_warning = 0.0
         while tree.tx_hash is None or tree.block_time is None:
             outcome = await self._authority.advance(tree.root)
             if isinstance(outcome, Anchored):
@@ -261,9 +264,13 @@ class Anchoring:
                 tx_hash = outcome.tx_hash.hex()
                 logger.info("Anchored a tree", events=tree.leaves, transaction=tx_hash)
             else:
-                if self._pending is None or outcome.reason != self._pending.reason:
+                known, now = self._pending, trio.current_time()
+                is_still_alarm = known is not None and known.is_alarming and outcome.is_alarming
+                is_other = known is None or outcome.reason != known.reason
+                if is_other and not (is_still_alarm and now < next_warning):
                     write = logger.warning if outcome.is_alarming else logger.info
                     write("A tree waits for its anchor", reason=outcome.reason)
+                    next_warning = now + _WARNING_PAUSE
                 self._pending = outcome
                 self.known = await self.status(_UNDER_WAY)
                 await trio.sleep(self.settings.pause)

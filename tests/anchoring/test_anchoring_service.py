@@ -5,14 +5,17 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
+import structlog.testing
 import trio
 from nacl.signing import SigningKey
 from support.waiting import eventually
 
 from recon_node.anchoring import anchoring_service
 from recon_node.anchoring.anchoring_service import Anchoring, FullError
+from recon_node.anchoring.authority import Pending
 from recon_node.anchoring.journal import FILE_NAME, Journal, RequestState
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.ceramic import Event, EventKind, Network, StreamId, StreamType, parse_event
@@ -276,6 +279,21 @@ async def test_a_refused_time_event_stops_no_tree(opened) -> None:
         anchoring.anchor_now()
         await eventually(lambda: anchoring.trees_done == 1)
         assert store.head == 2
+
+
+async def test_an_alarm_whose_figures_change_does_not_fill_the_log(opened, monkeypatch) -> None:
+    """For as long as the chain asks for more than the node pays, which may be weeks."""
+    answers = [Pending("sent"), *(Pending(f"{fee} gwei", True) for fee in range(9)), Pending("ok")]
+    async with opened(streams=("none",), interval=3600, pause=0.001) as (_, anchoring):
+        advance = anchoring._authority.advance
+        lies = AsyncMock(side_effect=[*answers, await advance(CID.of(DAG_CBOR, b"root"))])
+        monkeypatch.setattr(anchoring._authority, "advance", lies)
+        await anchoring.request(CID.of(DAG_CBOR, b"the root of another node's tree"), MODEL)
+        with structlog.testing.capture_logs() as logs:
+            anchoring.anchor_now()
+            await eventually(lambda: anchoring.trees_done == 1)
+    reasons = [line["reason"] for line in logs if "waits" in line["event"]]
+    assert reasons == ["sent", "0 gwei", "ok"]
 
 
 async def test_the_alarm_about_a_bug_ends_with_it(opened, monkeypatch) -> None:
