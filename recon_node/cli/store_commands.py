@@ -415,19 +415,23 @@ def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
     with path.open("rb") as file:
         beginning = file.read(BEGINNING_SIZE)
         file.seek(0)
-        if looks_like_car(beginning) or path.suffix.lower() == ".car":
-            yield from _of_car(file, path)
-        elif beginning.startswith(SQLITE_HEAD):
-            yield from _of_ceramic_one(path, may_skip=is_block)
-        elif is_block:
-            block = file.read(MAX_CAR_SIZE + 1)
-            if len(block) <= MAX_CAR_SIZE:
-                yield block
-        else:
-            for item in read_items(file, str(path)):
-                if item.problem is None:
+        try:
+            if looks_like_car(beginning) or path.suffix.lower() == ".car":
+                yield from _of_car(file)
+            elif beginning.startswith(SQLITE_HEAD):
+                yield from _of_ceramic_one(path, may_skip=is_block)
+            elif is_block:
+                block = file.read(MAX_CAR_SIZE + 1)
+                if len(block) <= MAX_CAR_SIZE:
+                    yield block
+            else:
+                for item in read_items(file, str(path)):
+                    if item.problem is not None:
+                        raise CommandError(f"{path}, line {item.line}: {item.problem}")
                     data = without_v2(multibase.decode(item.data, multibase.MAX_NUMBER))
                     yield from car.decode(data).blocks.values()
+        except IpldError as error:
+            raise CommandError(f"{path} is damaged: {error}") from None
 
 
 def _of_ceramic_one(path: Path, *, may_skip: bool) -> Iterator[bytes]:
@@ -436,19 +440,17 @@ def _of_ceramic_one(path: Path, *, may_skip: bool) -> Iterator[bytes]:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             tables = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
             if (_BLOCKS,) in tables.fetchall():
-                sql = f"SELECT bytes FROM {_BLOCKS} WHERE length(bytes) <= {MAX_CAR_SIZE}"
-                yield from (block for (block,) in database.execute(sql))
+                small = f"typeof(bytes) = 'blob' AND length(bytes) <= {MAX_CAR_SIZE}"
+                rows = database.execute(f"SELECT bytes FROM {_BLOCKS} WHERE {small}")
+                yield from (block for (block,) in rows)
             elif not may_skip:
                 raise CommandError(f"{path} is a database, but not that of a ceramic-one node")
     except sqlite3.Error as error:
         raise CommandError(f"{path} cannot be read: {error}") from None
 
 
-def _of_car(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    try:
-        for section in sections(file, read_layout(file)):
-            if section.size <= MAX_CAR_SIZE:
-                file.seek(section.offset)
-                yield file.read(section.size)
-    except IpldError as error:
-        raise CommandError(f"{path} is damaged: {error}") from None
+def _of_car(file: BinaryIO) -> Iterator[bytes]:
+    for section in sections(file, read_layout(file)):
+        if section.size <= MAX_CAR_SIZE:
+            file.seek(section.offset)
+            yield file.read(section.size)

@@ -205,6 +205,17 @@ def test_directories_and_databases_without_events_are_refused(tmp_path, sample):
     assert "1 new" in store(log, "import", source, "--network", "local-7").stdout
 
 
+def test_a_file_of_events_that_is_damaged_is_refused_with_the_line(tmp_path, sample) -> None:
+    lines, log = tmp_path / "events.jsonl", tmp_path / "log"
+    for second, reason in (("mAAAA", "is damaged: not a CAR"), ("{}", "events.jsonl, line 2: ")):
+        lines.write_text(f"{sample[0]['car']}\n{second}\n")
+        assert reason in store(log, "import", lines, "--network", "local-7", code=1).stderr
+    with closing(sqlite3.connect(tmp_path / "db")) as database, database:
+        database.execute("CREATE TABLE ceramic_one_block (bytes)")
+        database.execute("INSERT INTO ceramic_one_block VALUES (5), ('text'), (x'a0')")
+    assert "has no events" in store(log, "import", tmp_path / "db", code=1).stderr
+
+
 def test_a_file_that_is_not_an_export_is_refused(tmp_path: Path, sample: Events) -> None:
     (tmp_path / "x").write_text("hello\n" * 20)
     assert "has no events" in store(tmp_path / "log", "import", tmp_path / "x", code=1).stderr
