@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -30,11 +31,11 @@ from nacl.signing import SigningKey
 from benchmarks.ceramic_one_node import CeramicOneNode, holdings
 from benchmarks.ceramic_one_wire import compare
 from benchmarks.counting_proxy import Proxy
+from benchmarks.plain_http import post, send
 from benchmarks.report import Row, machine, new_file, numbers, progress, show, write_rows
 from recon_node.ceramic import Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, model_range
-from recon_node.ipld import multibase
 from recon_node.recon import KeyRange
 from recon_node.testnet import TestnetNode
 
@@ -54,6 +55,8 @@ IDLE: Final = 0.1
 """The share of a core that an idle node uses at most."""
 IDLE_LIMIT: Final = 300.0
 """Seconds in which a node that was written to becomes idle; one of theirs aggregates events."""
+_CLIENT: Final = httpx.Client()
+"""One for all looks: to make one takes as long as to admit a thousand events."""
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 Node = TestnetNode | CeramicOneNode
@@ -77,8 +80,8 @@ class Events:
     """Events of one model, its own one first, a stream's in causal order."""
 
     model: StreamId
-    streams: list[list[str]]
-    """Their CARs, as multibase text."""
+    streams: list[list[bytes]]
+    """Their CARs."""
     keys: list[bytes]
     """Their keys on the model ring, ascending."""
 
@@ -88,7 +91,7 @@ def made_up_events(network: Network, count: int) -> Events:
     author = SigningKey.generate()
     of_model = model_event(author, _DEFINITION)
     model = StreamId(StreamType.MODEL, of_model.cid)
-    streams: list[list[str]] = []
+    streams: list[list[bytes]] = []
     keys: list[bytes] = []
     while len(keys) < count - 1:
         key = SigningKey.generate()
@@ -104,8 +107,8 @@ def made_up_events(network: Network, count: int) -> Events:
             bytes(HeightlessEventId.build(network, model, controller, init.cid, event.cid))
             for event in stream
         )
-        streams.append([multibase.encode(event.car) for event in stream])
-    return Events(model, [[multibase.encode(of_model.car)], *streams], sorted(keys))
+        streams.append([event.car for event in stream])
+    return Events(model, [[of_model.car], *streams], sorted(keys))
 
 
 class Lab:
@@ -216,10 +219,8 @@ def _write(kind: str, node: Node, events: Events) -> Row:
     }
 
 
-def _post(node: Node, streams: list[list[str]]) -> None:
-    with httpx.Client(base_url=node.api_url, timeout=120.0) as client:
-        for car in (car for stream in streams for car in stream):
-            client.post("/ceramic/events", json={"data": car}).raise_for_status()
+def _post(node: Node, streams: list[list[bytes]]) -> None:
+    send(node.api_url, [post(node.api_url, car) for car in chain(*streams)])
 
 
 def _fill(lab: Lab, kind: str, source: Node, receiver: str, events: Events) -> Row:
@@ -304,7 +305,7 @@ def _processes(node: Node) -> list[int]:
 
 
 def _events_of_ours(node: TestnetNode) -> int:
-    return int(httpx.get(f"{node.api_url}/ceramic/recon").raise_for_status().json()["head"])
+    return int(_CLIENT.get(f"{node.api_url}/ceramic/recon").raise_for_status().json()["head"])
 
 
 def _tcp_port(address: str) -> int:
