@@ -83,9 +83,8 @@ DATA_FILES: Final = (
     *(DataDirectoryFile(name, holds, False) for name, holds in _MADE_AGAIN.items()),
 )
 """What a node keeps in its data directory."""
-_NEVER: Final = {
-    entry.name + suffix for entry in DATA_FILES for suffix in (*SQLITE_SUFFIXES, ".replacement")
-} - _KEPT.keys()
+_OF_A_LOG: Final = (*SQLITE_SUFFIXES, ".replacement")
+_NEVER: Final = {entry.name + suffix for entry in DATA_FILES for suffix in _OF_A_LOG} - _KEPT.keys()
 """Files that no backup has. Some of them would change the log after it was checked."""
 
 _MANIFEST: Final = "manifest.json"
@@ -220,7 +219,8 @@ def restore_backup(
         scratch_folder(data_dir) as folder,
         source.open("rb") as file,
     ):
-        _refuse_replacing(data_dir, {LOG_FILE: ""})
+        # A write-ahead log beside another log than its own would be applied to it.
+        _refuse_replacing(data_dir, {LOG_FILE + suffix: "" for suffix in _OF_A_LOG})
         progress("reading the backup", 0, None)
         backup = _unpack(file, folder, passphrase)
         _refuse_replacing(data_dir, backup.files)

@@ -152,6 +152,10 @@ def test_nothing_is_replaced(published: Published, tmp_path: Path) -> None:
         assert f"already has {name}; not" in error_of("restore", made, "--data-dir", there)
         assert {path.name for path in there.iterdir()} == {name, "lock"}
         assert (there / name).read_text() == "mine"
+    for suffix in ("-wal", "-journal", ".replacement"):  # of a log that was moved away alone
+        (tmp_path / f"events.sqlite3{suffix}").write_bytes(b"mine")
+    said = error_of("restore", made, "--data-dir", tmp_path)
+    assert "already has events.sqlite3-wal, events.sqlite3-journal, events.sqlite3.rep" in said
     used = error_of("restore", made, "--data-dir", published.node.data_dir)
     assert "in use by process" in used
 
