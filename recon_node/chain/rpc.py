@@ -74,8 +74,8 @@ class RpcProvider:
         self._under_way = trio.CapacityLimiter(settings.requests_at_once)
         self._checking = trio.Lock()
         self._next_slot = 0.0
-        self._final = -math.inf, 0, 0
-        """Until when it counts, up to which number it was asked for, and the final block's."""
+        self._final = -math.inf, -math.inf, 0
+        """Until when it counts, up to which wanted number, and the number of the final block."""
 
     async def check(self) -> None:
         """Ask every endpoint for its chain; those that do not answer are asked again later.
@@ -147,7 +147,8 @@ class RpcProvider:
                 "chain_confirmations to a number of blocks"
             )
         number = max(numbers)
-        self._final = trio.current_time() + _FINAL_BLOCK_LIFETIME, max(wanted, number), number
+        covered = number if number >= wanted else math.inf  # all were asked
+        self._final = trio.current_time() + _FINAL_BLOCK_LIFETIME, covered, number
         return number
 
     async def ask(self, read: Callable[[Raw], T | None], method: str, *params: object) -> T | None:

@@ -72,6 +72,9 @@ async def test_the_final_block_is_asked_for_at_most_every_ten_seconds(clock, cha
     async with asking(url) as provider:
         assert [await provider.final_block() for _ in range(3)] == [1_000] * 3
         assert chain.count("eth_getBlockByNumber") == 1
+        for later in range(1_001, 1_010):  # as anchors that are not final yet want it
+            assert await provider.final_block(later) == 1_000
+        assert chain.count("eth_getBlockByNumber") == 2
         chain.finalized = 1_064
         await trio.sleep(11)
         assert await provider.final_block() == 1_064
