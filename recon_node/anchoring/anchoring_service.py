@@ -251,7 +251,7 @@ class Anchoring:
             logger.info("Anchoring a tree", events=len(built.leaves), root=str(built.root))
 
     async def _finish(self, tree: Tree) -> None:
-        next_warning = 0.0
+        told, next_warning = self._pending, 0.0
         while tree.tx_hash is None or tree.block_time is None:
             outcome = await self._authority.advance(tree.root)
             if isinstance(outcome, Anchored):
@@ -264,13 +264,13 @@ class Anchoring:
                 tx_hash = outcome.tx_hash.hex()
                 logger.info("Anchored a tree", events=tree.leaves, transaction=tx_hash)
             else:
-                known, now = self._pending, trio.current_time()
-                is_still_alarm = known is not None and known.is_alarming and outcome.is_alarming
-                is_other = known is None or outcome.reason != known.reason
+                now = trio.current_time()
+                is_still_alarm = told is not None and told.is_alarming and outcome.is_alarming
+                is_other = told is None or outcome.reason != told.reason
                 if is_other and not (is_still_alarm and now < next_warning):
                     write = logger.warning if outcome.is_alarming else logger.info
                     write("A tree waits for its anchor", reason=outcome.reason)
-                    next_warning = now + _WARNING_PAUSE
+                    told, next_warning = outcome, now + _WARNING_PAUSE
                 self._pending = outcome
                 self.known = await self.status(_UNDER_WAY)
                 await trio.sleep(self.settings.pause)

@@ -296,6 +296,21 @@ async def test_an_alarm_whose_figures_change_does_not_fill_the_log(opened, monke
     assert reasons == ["sent", "0 gwei", "ok"]
 
 
+async def test_another_alarm_that_lasts_is_logged_later(opened, monkeypatch) -> None:
+    answers = [Pending("no endpoint", True), *[Pending("the contract", True)] * 50]
+    monkeypatch.setattr(anchoring_service, "_WARNING_PAUSE", 0.01)
+    async with opened(streams=("none",), interval=3600, pause=0.001) as (_, anchoring):
+        advance = anchoring._authority.advance
+        lies = AsyncMock(side_effect=[*answers, await advance(CID.of(DAG_CBOR, b"root"))])
+        monkeypatch.setattr(anchoring._authority, "advance", lies)
+        await anchoring.request(CID.of(DAG_CBOR, b"the root of another node's tree"), MODEL)
+        with structlog.testing.capture_logs() as logs:
+            anchoring.anchor_now()
+            await eventually(lambda: anchoring.trees_done == 1)
+    reasons = [line["reason"] for line in logs if "waits" in line["event"]]
+    assert reasons == ["no endpoint", "the contract"]
+
+
 async def test_the_alarm_about_a_bug_ends_with_it(opened, monkeypatch) -> None:
     async with opened(streams=("none",), interval=3600) as (_, anchoring):
         await anchoring.request(CID.of(DAG_CBOR, b"the root of another node's tree"), MODEL)
