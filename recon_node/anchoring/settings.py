@@ -75,7 +75,7 @@ def _check_address(value: str) -> None:
 
 def _check_key_file(value: Path) -> None:
     if re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", value.name, re.ASCII):
-        raise ValueError("this is a key, not a file: it belongs into a file with the mode 0600")
+        raise ValueError("this is a key, not a file: it belongs in a file with the mode 0600")
 
 
 def _check_streams(values: tuple[str, ...]) -> None:
