@@ -123,6 +123,13 @@ async def test_a_text_that_cannot_be_read_is_said(log: Path) -> None:
             pass
 
 
+async def test_a_repair_keeps_the_interests_of_an_earlier_version(log: Path) -> None:
+    change(log, "ALTER TABLE interests DROP COLUMN controllers", "PRAGMA user_version = 13")
+    await repair_log(log, SETTINGS)
+    async with open_store(log, NETWORK, settings=SETTINGS) as store:
+        assert store.wanted.all == (Interest("model", "value"),)
+
+
 async def test_a_repair_keeps_which_streams_are_the_nodes_own(log: Path) -> None:
     """These are anchored, and nobody else's."""
     world = World(12, streams=1, events=0)

@@ -170,10 +170,12 @@ def _finish(folder: Path, network: Network, salvage: Salvage, repaired: Repaired
 
 
 def _copy_rows(connection: sqlite3.Connection, table: str, salvage: Salvage) -> None:
-    for row in salvage.rows(table):
+    width = len(connection.execute(f"SELECT * FROM {table}").description)
+    for salvaged in salvage.rows(table):
+        row = salvaged + (None,) * (width - len(salvaged))  # earlier versions have fewer columns
         if unreadable(table, row):
             continue
-        marks = ", ".join("?" * len(row))
+        marks = ", ".join("?" * width)
         connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)
 
 
