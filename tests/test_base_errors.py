@@ -28,6 +28,12 @@ def test_the_reason_of_an_error_without_words_is_its_cause() -> None:
     assert reason_of(failed) == "the certificate has expired"
 
 
+async def test_the_reason_of_a_timeout_is_not_how_it_was_made() -> None:
+    with pytest.raises(trio.TooSlowError) as caught, trio.fail_after(0):
+        await trio.sleep_forever()
+    assert reason_of(caught.value) == "TooSlowError"
+
+
 def test_a_lone_error_stands_for_its_groups():
     lone = ValueError("lone")
     assert unwrap(group_of(group_of(lone))) is lone

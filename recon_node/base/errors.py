@@ -20,7 +20,7 @@ def reason_of(error: BaseException) -> str:
     """Return why something failed, for a message that says what failed."""
     text = plain(getattr(error, "strerror", None) or str(error))
     cause = error.__cause__ or error.__context__
-    if text or cause is None:
+    if text or not isinstance(cause, Exception):  # behind a timeout is trio's `Cancelled`
         return text or type(error).__name__
     return reason_of(cause)  # such as a certificate's fault, within wordless errors of libraries
 
