@@ -412,6 +412,7 @@ def read_blocks(path: Path) -> Iterator[bytes]:
 
 
 def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
+    where = str(path)
     with path.open("rb") as file:
         beginning = file.read(BEGINNING_SIZE)
         file.seek(0)
@@ -425,13 +426,14 @@ def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
                 if len(block) <= MAX_CAR_SIZE:
                     yield block
             else:
-                for item in read_items(file, str(path)):
+                for item in read_items(file, where):
+                    where = f"{path}, line {item.line}"
                     if item.problem is not None:
-                        raise CommandError(f"{path}, line {item.line}: {item.problem}")
+                        raise CommandError(f"{where}: {item.problem}")
                     data = without_v2(multibase.decode(item.data, multibase.MAX_NUMBER))
                     yield from car.decode(data).blocks.values()
         except IpldError as error:
-            raise CommandError(f"{path} is damaged: {error}") from None
+            raise CommandError(f"{where} is damaged: {error}") from None
 
 
 def _of_ceramic_one(path: Path, *, may_skip: bool) -> Iterator[bytes]:
