@@ -356,6 +356,6 @@ def test_a_damaged_log_is_not_compacted(log: Path) -> None:
 def test_an_interrupt_ends_a_long_statement(log: Path) -> None:
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x FROM c) SELECT count(*) FROM c"
     timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt), opened_log(log) as opened:
+    with pytest.raises(KeyboardInterrupt), opened_log(log) as opened:  # noqa: PT012 - not before
+        timer.start()
         opened.connection.execute(endless)
