@@ -206,7 +206,7 @@ def _tables(directory: Location, names: Sequence[str]) -> dict[str, DeltaTable]:
 
 
 def streams_of(directory: Location, controllers: Collection[str]) -> dict[bytes, str]:
-    """Return the streams of some controllers, by their CIDs, and as what these are spelled."""
+    """Return the streams of some controllers by CID, with its controller as events spell it."""
     spelled = (spelling for did in controllers for spelling in did_spellings(did))
     quoted = ", ".join("'" + did.replace("'", "''") + "'" for did in spelled)
     streams: dict[bytes, str] = {}
