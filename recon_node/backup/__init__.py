@@ -235,9 +235,13 @@ def restore_backup(
 
 def _refuse_replacing(data_dir: Path, files: dict[str, str]) -> None:
     """Refuse to replace files, but those that a restore of this backup has put there before it was
-    killed: what is there has the same hash."""
+    killed: what is there has the same hash. (None has the hash "", so none is read for it.)"""
     paths = [data_dir / name for name in files if os.path.lexists(data_dir / name)]
-    there = [p.name for p in paths if not p.is_file() or _hash(p) != files[p.name]]
+    there = [
+        path.name
+        for path in paths
+        if not (path.is_file() and files[path.name] and _hash(path) == files[path.name])
+    ]
     if there:
         raise BackupError(
             f"{data_dir} already has {', '.join(there)}; not overwriting: name an empty directory "

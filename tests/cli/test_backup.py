@@ -160,11 +160,12 @@ def test_nothing_is_replaced(published: Published, tmp_path: Path) -> None:
     assert "in use by process" in used
 
 
-def test_a_restore_that_was_killed_is_run_again(published: Published, tmp_path: Path) -> None:
+def test_a_restore_that_was_killed_is_run_again(published, tmp_path, monkeypatch) -> None:
     made, new = backup_of(published, tmp_path / "b"), tmp_path / "new"
     new.mkdir()
     shutil.copy(published.node.data_dir / "identity.key", new)
     run("restore", made, "--data-dir", new)
+    monkeypatch.setattr(backup, "_hash", None)  # a log of any size is not read to refuse it
     assert "already has events.sqlite3;" in error_of("restore", made, "--data-dir", new)
 
 
