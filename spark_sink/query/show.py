@@ -74,11 +74,11 @@ def to_text(value: Any) -> str:
 
 
 def load_json(text: str) -> Any:
-    """Parse JSON so that `to_json` writes its numbers unchanged; too deep, it stays text."""
+    """Parse JSON so that `to_json` writes its numbers unchanged; too deep or large, it is text."""
     try:
         value = json.loads(text, parse_float=Decimal, parse_int=Decimal)
         measure(value, len(text) * 3)
-    except (RecursionError, JsonPatchError):
+    except (RecursionError, JsonPatchError, ArithmeticError):  # exponents beyond 18 digits
         return text
     return value
 

@@ -183,9 +183,10 @@ def test_what_is_shown_is_json_and_steers_no_terminal(value: Any) -> None:
 
 def test_json_may_be_long_and_deep(tables: Path) -> None:
     """In the headers of events it is what strangers have written."""
-    long, deep = "1" * 5_000, "[" * 600 + "]" * 600
-    (row,) = asked(tables, f"SELECT '{long}'::JSON, '{deep}'::JSON, '-0'::JSON")
-    assert [*map(to_json, row)] == [long, f'"{deep}"', "-0"]
+    long, deep, large = "1" * 5_000, "[" * 600 + "]" * 600, f"1e{10**18}"
+    sql = f"SELECT '{long}'::JSON, '{deep}'::JSON, '{large}'::JSON, '-0'::JSON"
+    (row,) = asked(tables, sql)
+    assert [*map(to_json, row)] == [long, f'"{deep}"', f'"{large}"', "-0"]
 
 
 def test_a_name_is_one_line() -> None:
