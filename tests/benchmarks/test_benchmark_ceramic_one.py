@@ -13,14 +13,13 @@ from benchmarks.ceramic_one_wire import _talk_to_node, _talk_to_simulation
 from benchmarks.counting_proxy import Proxy
 from recon_node.ceramic import Network
 from recon_node.ceramic.heightless_event_id import model_range
-from recon_node.ipld import multibase
 from recon_node.p2p import P2PSettings, open_p2p
 from recon_node.recon import KeyRange
 from recon_node.store import Store, open_store
 
 NETWORK = Network.local(7)
 EVENTS = made_up_events(NETWORK, 121)
-CARS = [multibase.decode(car) for stream in EVENTS.streams for car in stream]
+CARS = [car for stream in EVENTS.streams for car in stream]
 
 
 @asynccontextmanager
