@@ -18,6 +18,8 @@ import trio
 from recon_node.ipld import multibase
 
 _MOST: Final = 65_536
+_PATIENCE: Final = 120.0
+"""Seconds for which one client alone waits for the node."""
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 
 
@@ -43,7 +45,7 @@ def send(url: str, requests: Sequence[bytes]) -> list[float]:
         The seconds that each took.
     """
     waits: list[float] = []
-    with socket.create_connection(_address(url)) as connection:
+    with socket.create_connection(_address(url), _PATIENCE) as connection:
         for request in requests:
             started = time.perf_counter()
             connection.sendall(request)
