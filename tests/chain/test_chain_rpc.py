@@ -64,6 +64,8 @@ async def test_a_transaction_and_its_block(clock, chain, url, shape) -> None:
         assert (block.number, block.time) == ("0x384", 1_725_913_338)
         assert await provider.transaction("0x" + "00" * 32) is None
         assert await provider.block("0x" + "00" * 32) is None
+        chain.transactions[TX] |= {"hash": "0x" + TX[2:].upper()}  # some write hexadecimal so
+        assert await provider.transaction(TX) is not None
     assert chain.asked[0] == ("eth_chainId", "")
     assert chain.count("eth_chainId") == 1
 
