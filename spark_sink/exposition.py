@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from platform import python_version
-from threading import BoundedSemaphore
+from socket import SHUT_RDWR
+from threading import BoundedSemaphore, Timer
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler
 
@@ -63,19 +64,27 @@ def served(registry: CollectorRegistry, address: str | None) -> Iterator[str | N
 
 
 class _Handler(WSGIRequestHandler):
-    """Few at once: each has a thread and a file of the process whose metrics these are."""
+    """Few at once, and none for long: each has a thread and a file of the process."""
 
     timeout = 5.0
     places = BoundedSemaphore(16)
 
     def handle(self) -> None:
-        """Answer a request, or hang up, as on a client that is silent or gone."""
-        if self.places.acquire(blocking=False):
-            try:
-                with suppress(OSError):
-                    super().handle()
-            finally:
-                self.places.release()
+        """Answer a request, or hang up, as on a client that is silent, slow or gone."""
+        if not self.places.acquire(blocking=False):
+            return
+        end = Timer(self.timeout, self._end)
+        end.start()
+        try:
+            with suppress(OSError):
+                super().handle()
+        finally:
+            end.cancel()
+            self.places.release()
+
+    def _end(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(SHUT_RDWR)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""

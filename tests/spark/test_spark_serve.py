@@ -134,6 +134,25 @@ def test_silent_clients_of_the_metrics_take_few_threads(monkeypatch: pytest.Monk
         wait_until(partial(_is_answered, str(url)), "there is a place again")
 
 
+def test_a_client_of_the_metrics_that_is_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen that sent a byte now and then kept all others out for days."""
+    monkeypatch.setattr(exposition._Handler, "timeout", 0.5)
+    with exposition.served(CollectorRegistry(), "127.0.0.1:0") as url:
+        where = "127.0.0.1", httpx.URL(str(url)).port
+        with socket.create_connection(where, timeout=0.1) as client:
+
+            def is_over() -> bool:
+                try:
+                    client.send(b"G")
+                    return client.recv(1) == b""
+                except TimeoutError:
+                    return False
+                except ConnectionError:
+                    return True
+
+            wait_until(is_over, "the server hangs up")
+
+
 def test_only_some_clients_of_the_metrics_are_answered_at_once() -> None:
     with exposition.served(CollectorRegistry(), "127.0.0.1:0") as url, ExitStack() as places:
 
