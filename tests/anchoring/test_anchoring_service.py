@@ -281,9 +281,8 @@ async def test_a_refused_time_event_stops_no_tree(opened) -> None:
         assert store.head == 2
 
 
-async def test_an_alarm_whose_figures_change_does_not_fill_the_log(opened, monkeypatch) -> None:
-    """For as long as the chain asks for more than the node pays, which may be weeks."""
-    answers = [Pending("sent"), *(Pending(f"{fee} gwei", True) for fee in range(9)), Pending("ok")]
+async def logged_reasons(opened, monkeypatch, answers: list[Pending]) -> list[str]:
+    """Return why a tree waits, as the log says it, with answers of an authority."""
     async with opened(streams=("none",), interval=3600, pause=0.001) as (_, anchoring):
         advance = anchoring._authority.advance
         lies = AsyncMock(side_effect=[*answers, await advance(CID.of(DAG_CBOR, b"root"))])
@@ -292,22 +291,20 @@ async def test_an_alarm_whose_figures_change_does_not_fill_the_log(opened, monke
         with structlog.testing.capture_logs() as logs:
             anchoring.anchor_now()
             await eventually(lambda: anchoring.trees_done == 1)
-    reasons = [line["reason"] for line in logs if "waits" in line["event"]]
+    return [line["reason"] for line in logs if "waits" in line["event"]]
+
+
+async def test_an_alarm_whose_figures_change_does_not_fill_the_log(opened, monkeypatch) -> None:
+    """For as long as the chain asks for more than the node pays, which may be weeks."""
+    answers = [Pending("sent"), *(Pending(f"{fee} gwei", True) for fee in range(9)), Pending("ok")]
+    reasons = await logged_reasons(opened, monkeypatch, answers)
     assert reasons == ["sent", "0 gwei", "ok"]
 
 
 async def test_another_alarm_that_lasts_is_logged_later(opened, monkeypatch) -> None:
-    answers = [Pending("no endpoint", True), *[Pending("the contract", True)] * 50]
     monkeypatch.setattr(anchoring_service, "_WARNING_PAUSE", 0.01)
-    async with opened(streams=("none",), interval=3600, pause=0.001) as (_, anchoring):
-        advance = anchoring._authority.advance
-        lies = AsyncMock(side_effect=[*answers, await advance(CID.of(DAG_CBOR, b"root"))])
-        monkeypatch.setattr(anchoring._authority, "advance", lies)
-        await anchoring.request(CID.of(DAG_CBOR, b"the root of another node's tree"), MODEL)
-        with structlog.testing.capture_logs() as logs:
-            anchoring.anchor_now()
-            await eventually(lambda: anchoring.trees_done == 1)
-    reasons = [line["reason"] for line in logs if "waits" in line["event"]]
+    answers = [Pending("no endpoint", True), *[Pending("the contract", True)] * 50]
+    reasons = await logged_reasons(opened, monkeypatch, answers)
     assert reasons == ["no endpoint", "the contract"]
 
 
