@@ -76,6 +76,7 @@ class IndexFile:
         tables: SQL that creates them; tables that are kept need `IF NOT EXISTS`.
         of_the_log: the tables that can be rebuilt from the log.
         sort_key: that of the streams whose init events it takes.
+        marker: bytes that the CARs of all these have.
     """
 
     subject: str
@@ -85,6 +86,7 @@ class IndexFile:
     tables: str
     of_the_log: tuple[str, ...]
     sort_key: str
+    marker: bytes = b""
 
     def open(self, data_dir: Path, epoch: str, head: int) -> sqlite3.Connection:
         """Open the index for writing; create it, or empty it if the log is another one.
@@ -255,7 +257,7 @@ class FeedIndex:
         if self._store.inits_upto[key] > self._position:  # else there is nothing to look for
             upto = min(upto, self._position + _POSITIONS_PER_STEP)
             rows = await self._store.reader.sort_key(
-                key, self._position, upto, _EVENTS_PER_STEP, _BYTES
+                key, self._file.marker, self._position, upto, _EVENTS_PER_STEP, _BYTES
             )
         is_full = len(rows) == _EVENTS_PER_STEP or sum(len(row.car) for row in rows) >= _BYTES
         if is_full:

@@ -20,10 +20,6 @@ from recon_node.ipld import CID
 from recon_node.store import FeedRow, Store
 from recon_node.tangles.documents import message_of
 
-_FIELD: Final = b"\x67tangles"
-"""The name of the field as DAG-CBOR has it: few init events need to be parsed."""
-
-
 FILE: Final = IndexFile(
     subject="tangles",
     name="tangles.sqlite3",
@@ -38,6 +34,7 @@ FILE: Final = IndexFile(
     """,
     of_the_log=("candidates",),
     sort_key=DEFAULT_SORT_KEY,
+    marker=b"\x67tangles",  # the name of the field as DAG-CBOR has it
 )
 
 
@@ -45,7 +42,7 @@ def take(connection: sqlite3.Connection, rows: Sequence[FeedRow]) -> int:
     """Add init events of documents to the index, within a transaction; none is ignored."""
     connection.executemany(
         "INSERT OR IGNORE INTO candidates VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [candidate for row in rows if _FIELD in row.car for candidate in _candidates(row)],
+        [candidate for row in rows for candidate in _candidates(row)],
     )
     return 0
 

@@ -100,3 +100,15 @@ async def test_a_capability_for_a_model_opens_no_stream_without_one(tmp_path: Pa
         [verdict] = await store.admit_local([change.car])
         assert verdict.status == "refused"
     assert parse_event(own.car).stream_id().type == StreamType.TILE
+
+
+async def test_init_events_are_found_by_sort_key_and_by_what_their_cars_have(
+    tmp_path: Path,
+) -> None:
+    async with open_store(tmp_path, NETWORK, settings=StoreSettings(verifiers=0)) as store:
+        first, change = stream("with a model")
+        second, _ = stream("family")
+        await store.admit_local([first.car, change.car, second.car])
+        for marker, sought in ((b"", [first, second]), (MODEL.to_bytes(), [first]), (b"?!", [])):
+            rows = await store.reader.sort_key("family", marker, 0, store.head, 10, 10_000)
+            assert [row.event_cid for row in rows] == [event.cid for event in sought]

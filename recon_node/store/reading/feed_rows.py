@@ -110,21 +110,29 @@ def read_keys(reader: Reader, lower: bytes, upper: bytes, upto: int, limit: int)
 
 
 def read_sort_key(
-    reader: Reader, sort_key: str, after: int, upto: int, limit: int, max_bytes: int
+    reader: Reader,
+    sort_key: str,
+    marker: bytes,
+    after: int,
+    upto: int,
+    limit: int,
+    max_bytes: int,
 ) -> list[FeedRow]:
     """Return at most `limit` init events whose header has that sort key, of the positions
     (after, upto] of the feed, in order; none that are forgotten.
 
-    The CARs of others are not touched. The last one is the event that takes the CARs to
+    `marker` is of one block of their CARs, so that those without it are only searched. The CARs of
+    other events are not touched. The last one is the event that takes the CARs to
     `max_bytes`.
     """
     sql = (
         f"SELECT {COLUMNS} FROM events "
         "CROSS JOIN streams USING (init_cid) LEFT JOIN cars USING (id) "
         "WHERE position > ? AND position <= ? AND kind = 'init' AND sep_key = ? "
-        f"AND car IS NOT x'{FORGOTTEN.hex()}' ORDER BY position LIMIT ?"
+        f"AND car IS NOT x'{FORGOTTEN.hex()}' AND ifnull(instr(car, ?), 1) "  # null: it is missing
+        "ORDER BY position LIMIT ?"
     )
-    values = (after, reader.within_head(upto), sort_key, limit)
+    values = (after, reader.within_head(upto), sort_key, marker, limit)
     return read_whole_rows(reader, sql, values, max_bytes)
 
 
