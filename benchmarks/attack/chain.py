@@ -22,7 +22,7 @@ class Chain:
 
     def __init__(self, *, floods: bool = False) -> None:
         self._transactions: dict[str, dict[str, str]] = {}
-        self._blocks: dict[str, dict[str, str]] = {}
+        self._blocks: dict[str, dict[str, object]] = {}
         chain = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -59,10 +59,11 @@ class Chain:
             "blockHash": block,
             "blockNumber": hex(number),
         }
-        self._blocks[block] = {
+        self._blocks[hex(number)] = {
             "hash": block,
             "number": hex(number),
             "timestamp": hex(1_750_000_000 + number % 1000),
+            "transactions": [tx_hash],
         }
 
     def _answer(self, method: str, params: list[Any]) -> Any:
@@ -70,9 +71,8 @@ class Chain:
             return hex(int(CHAIN.partition(":")[2]))
         if method == "eth_getTransactionByHash":
             return self._transactions.get(params[0])
-        if method == "eth_getBlockByHash":
-            return self._blocks.get(params[0])
-        return hex(10**9) if method == "eth_blockNumber" else {"number": hex(10**9)}
+        head = {"hash": f"0x{0:064x}", "number": hex(10**9), "timestamp": hex(1_750_001_000)}
+        return self._blocks.get(params[0], head)
 
 
 @cache

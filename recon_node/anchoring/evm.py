@@ -30,6 +30,7 @@ from recon_node.anchoring.machine import (
     decide,
 )
 from recon_node.anchoring.signer import Signer
+from recon_node.ceramic.auth.did import eip55, keccak_256
 from recon_node.ceramic.time_proof import anchor_call
 from recon_node.chain.rpc import RpcProvider
 from recon_node.chain.rpc_answers import (
@@ -102,7 +103,7 @@ class EvmAuthority:
             else:
                 outcome = Pending("sent")
         except NoAnswerError as error:
-            outcome = Pending(f"no endpoint answers: {error}", is_alarming=True)
+            outcome = Pending(f"no usable answer: {error}", is_alarming=True)
         obstacle = outcome.reason if isinstance(outcome, Pending) else ""
         if obstacle != self._obstacle:
             self._obstacle, self._obstacle_since = obstacle, self._clock()
@@ -123,10 +124,8 @@ class EvmAuthority:
                 attempt = self._signed(fill, nonce, max_fee, tip)
                 logger.warning("Filling a gap among the account's transactions", nonce=nonce)
                 return await self._send(attempt) or Pending("a gap among transactions is filled")
-            case Pending() as pending:
-                return pending
-            case Mined() as mined:
-                return await self._finish(mined)
+            case Pending() | Anchored() as outcome:
+                return outcome
 
     async def _look(self, attempts: Sequence[Attempt]) -> Sight:
         """Ask for everything that a decision needs; receipts last, so that they are not older."""
@@ -137,22 +136,21 @@ class EvmAuthority:
         tip = await _suggested_tip(self._chain)
         balance = await ask(read_wei, "eth_getBalance", address, "latest")
         self.account = PayingAccount(address, balance)
-        final = await self._chain.final_block() if attempts else 0
         final_nonce = None
         if attempts and attempts[-1].nonce < next_nonce:
             count = "eth_getTransactionCount"
             try:
-                final_nonce = await ask(read_quantity, count, address, hex(final))
+                final = hex(await self._chain.final_block())
+                final_nonce = await ask(read_quantity, count, address, final)
             except AnswerError as error:  # its state of that block is gone
                 logger.info("Cannot find out which transactions are final", reason=str(error))
         mined = []
         for attempt in attempts:
             receipt = await self._chain.receipt(attempt.tx_hash)
             if receipt is not None:
-                block, number = receipt.block_hash, int(receipt.block_number, 16)
-                is_final = number <= await self._chain.final_block(number)
-                result = (is_final, receipt.succeeded, receipt.cost)
-                mined.append(Mined(attempt.tx_hash, block, number, *result))
+                time = await self._chain.time_of(receipt)
+                result = (receipt.succeeded, receipt.cost)
+                mined.append(Mined(attempt.tx_hash, receipt.number, time, *result))
         in_pool = False
         if attempts and not mined:
             in_pool = await self._chain.transaction(attempts[-1].tx_hash) is not None
@@ -210,12 +208,6 @@ class EvmAuthority:
         logger.info("Sent a transaction", transaction=attempt.tx_hash, nonce=attempt.nonce)
         return Pending("sent")
 
-    async def _finish(self, mined: Mined) -> Anchored | Pending:
-        block = await self._chain.block(mined.block_hash)
-        if block is None:
-            return Pending(f"the block {mined.block_hash} is not available")
-        return Anchored(bytes.fromhex(mined.tx_hash[2:]), block.time, mined.cost)
-
     async def _need(self, read: Callable[[Any], T], method: str, *params: object) -> T:
         answer = await self._chain.ask(read, method, *params)
         if answer is None:
@@ -251,18 +243,57 @@ BYTECODE: Final = bytes.fromhex(
 """Of `Anchors.sol` by solc 0.8.26: evmVersion paris, optimizer with 1,000,000 runs, no metadata."""
 _GAS: Final = 150_000
 """More than its creation takes, 93,000."""
-_RECEIPT_POLL: Final = 1.0
-_RECEIPT_TIMEOUT: Final = 300.0
+_POLL: Final = 1.0
+_PATIENCE: Final = 300.0
 """Seconds to wait for the transaction's block."""
+_LATEST: Final = 16
+"""Transactions of the account in which a contract is looked for."""
 
 
 async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
-    """Create a contract, and return its address. `max_fee` is in wei per gas.
+    """Create a contract, unless one of the account's latest transactions did; return its address.
+
+    So it is paid once, however often this is called. `max_fee` is in wei per gas.
 
     Raises:
         AuthorityError: it did not come into being.
         NoAnswerError: no endpoint answers.
     """
+    nonce, sent = 0, None
+    with trio.move_on_after(_PATIENCE):
+        while True:
+            try:
+                nonce = await _count(chain, signer, "latest")
+                first = max(nonce - _LATEST, 0) if sent is None else sent
+                for used in range(first, nonce):
+                    address = _created_address(signer.address, used)
+                    code = await chain.ask(read_hex, "eth_getCode", address, "latest") or "0x"
+                    if code != "0x" and BYTECODE.hex().endswith(code[2:].lower()):
+                        return address
+                if sent is not None and sent < nonce:
+                    raise AuthorityError(
+                        f"transaction {sent} of {signer.address} has not created it"
+                    )
+                if nonce == await _count(chain, signer, "pending"):
+                    raw = await _creation(chain, signer, nonce, max_fee)
+                    sent = nonce
+                    await _send_creation(chain, raw)
+            except NoAnswerError:
+                if sent is None:
+                    raise
+            await trio.sleep(_POLL)
+    raise AuthorityError(
+        f"transaction {nonce} of {signer.address} is not in a block after {_PATIENCE:g} "
+        "seconds: try again, it is not paid twice"
+    )
+
+
+async def _count(chain: RpcProvider, signer: Signer, tag: str) -> int:
+    count = "eth_getTransactionCount"
+    return await chain.ask(read_quantity, count, signer.address, tag) or 0
+
+
+async def _creation(chain: RpcProvider, signer: Signer, nonce: int, max_fee: int) -> str:
     base_fee = await chain.ask(read_base_fee, "eth_getBlockByNumber", "latest", False) or 0
     tip = await _suggested_tip(chain)
     if base_fee + tip > max_fee:
@@ -270,20 +301,22 @@ async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
             f"the chain asks for {(base_fee + tip) / 1e9:.3g} gwei per gas, and anchor_max_fee is "
             f"{max_fee / 1e9:.3g}"
         )
-    nonce = await chain.ask(read_quantity, "eth_getTransactionCount", signer.address, "pending")
-    transaction = _transaction(chain.chain_id, nonce or 0, min(2 * base_fee + tip, max_fee), tip)
-    tx_hash, raw = signer.sign(transaction | {"gas": _GAS, "data": BYTECODE})
-    await chain.ask(read_hex, "eth_sendRawTransaction", "0x" + raw.hex())
-    with trio.move_on_after(_RECEIPT_TIMEOUT):
-        while True:
-            receipt = None
-            with suppress(NoAnswerError):  # it is paid for: to ask again costs nothing
-                receipt = await chain.receipt(tx_hash)
-            if receipt is not None and receipt.succeeded and receipt.contract_address is not None:
-                return receipt.contract_address
-            if receipt is not None:
-                raise AuthorityError(f"the transaction {tx_hash} has not created the contract")
-            await trio.sleep(_RECEIPT_POLL)
-    raise AuthorityError(
-        f"the transaction {tx_hash} is not in a block after {_RECEIPT_TIMEOUT:g} seconds"
-    )
+    fields = {"gas": _GAS, "data": BYTECODE}
+    transaction = _transaction(chain.chain_id, nonce, min(2 * base_fee + tip, max_fee), tip)
+    return "0x" + signer.sign(transaction | fields)[1].hex()
+
+
+async def _send_creation(chain: RpcProvider, raw: str) -> None:
+    try:
+        await chain.ask(read_hex, "eth_sendRawTransaction", raw)
+    except AnswerError as error:
+        if not any(word in str(error).lower() for word in (*_KNOWN, *_USED, "replacement")):
+            raise AuthorityError(str(error)) from None
+
+
+def _created_address(account: str, nonce: int) -> str:
+    """Return the address of the contract that an account's transaction creates."""
+    number = nonce.to_bytes((nonce.bit_length() + 7) // 8)
+    rlp = number if 0 < nonce < 0x80 else bytes([0x80 + len(number)]) + number
+    rlp = b"\x94" + bytes.fromhex(account[2:]) + rlp
+    return eip55("0x" + keccak_256(bytes([0xC0 + len(rlp)]) + rlp)[-20:].hex())

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from recon_node.anchoring.authority import Pending
+from recon_node.anchoring.authority import Anchored, Pending
 
 _LEAST_RAISE: Final = 1125
 """What a replacement must offer, in thousandths of the fee before: nodes ask for 110 % or less."""
@@ -50,11 +50,12 @@ class Mined:
     """Where a transaction is in the chain."""
 
     tx_hash: str
-    block_hash: str
     number: int
-    is_final: bool
+    """Of its block."""
+    block_time: int | None
+    """Unix seconds; None while the block is not final."""
     succeeded: bool
-    cost: int = 0
+    cost: int
     """Wei."""
 
 
@@ -112,9 +113,8 @@ class Fill:
     tip: int
 
 
-Step = Sign | Fill | Attempt | Pending | Mined
-"""What to do next. An attempt is to be sent (again); `Mined` says that the root is in the chain for
-good."""
+Step = Sign | Fill | Attempt | Pending | Anchored
+"""What to do next. An attempt is to be sent (again)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +136,10 @@ def decide(
     """Return the next step; `attempts` are what was signed for the root, the oldest first."""
     reverted = -1
     for mined in sight.mined:
-        if not mined.is_final:
+        if mined.block_time is None:
             return Pending(f"in block {mined.number}, which is not final yet")
         if mined.succeeded:
-            return mined
+            return Anchored(bytes.fromhex(mined.tx_hash[2:]), mined.block_time, mined.cost)
         nonces = (attempt.nonce for attempt in attempts if attempt.tx_hash == mined.tx_hash)
         reverted = max(reverted, next(nonces))
     live = [attempt for attempt in attempts if attempt.nonce > reverted]

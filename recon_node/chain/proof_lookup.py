@@ -43,7 +43,13 @@ from recon_node.base.latest import Latest
 from recon_node.ceramic import InvalidEventError, check_transaction, expected_input
 from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, development_time_of
 from recon_node.chain.rpc import RpcProvider, open_provider
-from recon_node.chain.rpc_endpoint import ChainError, ChainReport, CoolingError, NoAnswerError
+from recon_node.chain.rpc_endpoint import (
+    ChainError,
+    ChainReport,
+    CoolingError,
+    DifferError,
+    NoAnswerError,
+)
 from recon_node.chain.settings import ChainSettings
 from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import CID
@@ -234,7 +240,7 @@ class _Follower:
             except CoolingError as error:
                 cooling.append(error)
             except NoAnswerError as error:
-                self._log_failure(str(error))
+                self._log_failure(error)
                 outcomes.update(dict.fromkeys(wanting, _Outcome("failed")))
             except Exception:
                 logger.exception("A bug made a lookup fail", transaction=tx_hash)
@@ -255,15 +261,10 @@ class _Follower:
         transaction = await self._provider.transaction(tx_hash)
         if transaction is None:
             return _Outcome("unknown")
-        if transaction.block_hash is None or transaction.block_number is None:
+        time = await self._provider.time_of(transaction)
+        if time is None:
             return _Outcome("unconfirmed")
-        number = int(transaction.block_number, 16)
-        if number > await self._provider.final_block(number):
-            return _Outcome("unconfirmed")
-        block = await self._provider.block(transaction.block_hash)
-        if block is None or int(block.number, 16) != number:
-            return _Outcome("failed")
-        found = _Found(bytes.fromhex(transaction.input[2:]), number, block.time)
+        found = _Found(bytes.fromhex(transaction.input[2:]), transaction.number, time)
         self._found[tx_hash] = found
         return found
 
@@ -276,11 +277,12 @@ class _Follower:
             return _Outcome("invalid", str(error))
         return _Outcome("anchored", outcome.time)
 
-    def _log_failure(self, reason: str) -> None:
+    def _log_failure(self, error: NoAnswerError) -> None:
         now = trio.current_time()
         if now >= self._next_log:
             self._next_log = now + _LOG_PAUSE
-            logger.info("A lookup failed", chain=self._provider.chain_id, reason=reason)
+            write = logger.warning if isinstance(error, DifferError) else logger.info
+            write("A lookup failed", chain=self._provider.chain_id, reason=str(error))
 
     async def _report_outcomes(self, outcomes: dict[PendingProof, _Outcome]) -> None:
         """Report the outcomes to the store, and count them."""

@@ -1,11 +1,13 @@
 """A chain that is asked by JSON-RPC, at one or more endpoints that are tried in turn.
 
 The first endpoint that works answers. One that fails is left alone for a while; while all of them
-are, no question is asked (`CoolingError` says until when). If an endpoint does not know a
-transaction or a block, the others are asked too, since it may lag behind or have pruned its index.
+are, no question is asked (`CoolingError` says until when). If an endpoint does not know something,
+the others are asked too, since it may lag behind or have pruned its index.
 
 An endpoint is asked for its chain before anything else. What it then answers is believed, except
-for what `rpc_answers` can check.
+for what `rpc_answers` can check, and for what is kept for good: what a transaction says, whether it
+succeeded, and when it was. That, each endpoint that works is asked, and while two differ, nothing
+is (`DifferError`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from operator import attrgetter
 from typing import Final, TypeVar
 
 import httpx
@@ -25,11 +28,12 @@ from msgspec import Raw
 
 from recon_node.base.connection import ProxyError, usable_proxy
 from recon_node.chain.rpc_answers import (
-    Block,
+    Placed,
     Receipt,
     Transaction,
     read_about,
-    read_block_number,
+    read_block_with,
+    read_head,
     read_quantity,
 )
 from recon_node.chain.rpc_endpoint import (
@@ -37,6 +41,7 @@ from recon_node.chain.rpc_endpoint import (
     ChainError,
     ChainReport,
     CoolingError,
+    DifferError,
     NoAnswerError,
     RpcEndpoint,
 )
@@ -74,8 +79,12 @@ class RpcProvider:
         self._under_way = trio.CapacityLimiter(settings.requests_at_once)
         self._checking = trio.Lock()
         self._next_slot = 0.0
-        self._final = -math.inf, -math.inf, 0
-        """Until when it counts, up to which wanted number, and the number of the final block."""
+        self._looking = trio.Lock()
+        self._heads: list[tuple[int, int]] = []
+        self._heads_until = -math.inf
+        self._tag, self._depth = "finalized", 0
+        if settings.confirmations != "finalized":
+            self._tag, self._depth = "latest", settings.confirmations - 1
 
     async def check(self) -> None:
         """Ask every endpoint for its chain; those that do not answer are asked again later.
@@ -91,65 +100,67 @@ class RpcProvider:
         """Return the transaction with a hash (0x and 64 digits); None if the chain has none.
 
         Raises:
-            NoAnswerError: no endpoint has a usable answer.
+            NoAnswerError: no endpoint has a usable answer, or they differ about its input.
         """
-        read = partial(read_about, tx_hash, Transaction)
-        return await self.ask(read, "eth_getTransactionByHash", tx_hash)
+        read, what = partial(read_about, tx_hash, Transaction), attrgetter("input")
+        found = await self._agreed(what, read, "eth_getTransactionByHash", tx_hash)
+        return max(found, key=lambda each: each.number, default=None)
 
     async def receipt(self, tx_hash: str) -> Receipt | None:
         """Return what became of the transaction with a hash; None if it is not in the chain.
 
         Raises:
-            NoAnswerError: no endpoint has a usable answer.
+            NoAnswerError: no endpoint has a usable answer, or they differ about its success.
         """
-        read = partial(read_about, tx_hash, Receipt)
-        return await self.ask(read, "eth_getTransactionReceipt", tx_hash)
+        read, what = partial(read_about, tx_hash, Receipt), attrgetter("succeeded")
+        found = await self._agreed(what, read, "eth_getTransactionReceipt", tx_hash)
+        return found[0] if found else None
 
-    async def block(self, block_hash: str) -> Block | None:
-        """Return the block with a hash; None if the chain has none.
+    async def time_of(self, placed: Placed) -> int | None:
+        """Return the time of the block that a transaction is in, in Unix seconds; None while that
+        is not final.
+
+        Each endpoint is asked for its block of that number, since many do not know the hashes of
+        old transactions. One that has no such block lags behind: the time is not before its latest.
+
+        Raises:
+            NoAnswerError: no endpoint has a usable answer, or they differ.
+        """
+        heads, number = await self._heads_now(), placed.number
+        if placed.block_hash is None or number > max(heads)[0] - self._depth:
+            return None
+        read = partial(read_block_with, placed.hash)
+        blocks = {*await self.ask_each(read, "eth_getBlockByNumber", hex(number), False)}
+        earliest = max((time for head, time in heads if head < number), default=0)
+        time = max((time for *_, time in blocks), default=0)
+        if blocks != {(placed.block_hash.lower(), True, time)} or time < earliest:
+            raise DifferError(
+                f"the endpoints of {self.chain_id} do not agree that the block {number} has the "
+                f"transaction {placed.hash}"
+            )
+        return time
+
+    async def final_block(self) -> int:
+        """Return the number of the final block, as an endpoint had it up to ten seconds ago.
 
         Raises:
             NoAnswerError: no endpoint has a usable answer.
         """
-        read = partial(read_about, block_hash, Block)
-        return await self.ask(read, "eth_getBlockByHash", block_hash, False)
+        return (await self._heads_now())[0][0] - self._depth
 
-    async def final_block(self, wanted: int = 0) -> int:
-        """Return the number of the latest final block, as it was up to ten seconds ago.
-
-        The other endpoints are asked, too, while it is less than the wanted number.
-
-        Raises:
-            NoAnswerError: no endpoint has a usable answer.
-        """
-        until, covered, number = self._final
-        if trio.current_time() <= until and wanted <= covered:
-            return number
-        depth = self._settings.confirmations
-        tag: tuple[object, ...] = ("finalized", False)
-        method, params, read_number, later = "eth_getBlockByNumber", tag, read_block_number, 0
-        if depth != "finalized":
-            method, params, read_number, later = "eth_blockNumber", (), read_quantity, depth - 1
-        numbers: list[int] = []
-
-        def read(answer: Raw) -> int | None:
-            numbers.append(read_number(answer) - later)
-            return numbers[-1] if numbers[-1] >= wanted else None
-
-        try:
-            await self.ask(read, method, *params)
-        except NoAnswerError:
-            if not numbers:
-                raise
-        if not numbers:
+    async def _heads_now(self) -> list[tuple[int, int]]:
+        """Return number and time of the block by which each endpoint says what is final."""
+        async with self._looking:
+            if trio.current_time() > self._heads_until:
+                question = "eth_getBlockByNumber", self._tag, False
+                self._heads = await self.ask_each(read_head, *question)
+                self._heads_until = trio.current_time() + _FINAL_BLOCK_LIFETIME
+        if not self._heads:
             raise AnswerError(
                 f"the endpoints of {self.chain_id} report no final block: set "
                 "chain_confirmations to a number of blocks"
             )
-        number = max(numbers)
-        covered = number if number >= wanted else math.inf  # all were asked
-        self._final = trio.current_time() + _FINAL_BLOCK_LIFETIME, covered, number
-        return number
+        return self._heads
 
     async def ask(self, read: Callable[[Raw], T | None], method: str, *params: object) -> T | None:
         """Call any method; return the first answer that `read` can use, and None if there is none.
@@ -157,15 +168,37 @@ class RpcProvider:
         Raises:
             NoAnswerError: no endpoint has a usable answer.
         """
+        answers = await self.ask_each(read, method, *params, most=1)
+        return answers[0] if answers else None
+
+    async def _agreed(
+        self, what: Callable[[T], object], read: Callable[[Raw], T], method: str, param: str
+    ) -> list[T]:
+        """Return the answers of all endpoints that have one, which must be alike in something."""
+        answers = await self.ask_each(read, method, param)
+        if len({what(answer) for answer in answers}) > 1:
+            raise DifferError(f"the endpoints of {self.chain_id} differ about {method} {param}")
+        return answers
+
+    async def ask_each(
+        self, read: Callable[[Raw], T], method: str, *params: object, most: int | None = None
+    ) -> list[T]:
+        """Call any method of each endpoint; return the answers that are not null, `most` of them.
+
+        Raises:
+            NoAnswerError: no endpoint has a usable answer.
+        """
+        answers: list[T] = []
         unknown = False
         fault: NoAnswerError | None = None
         for endpoint in self._endpoints:
             try:
                 await self._check_chain(endpoint)
                 answer = await self._ask(endpoint, method, *params)
-                found = None if answer is None else _read(endpoint, method, read, answer)
-                if found is not None:
-                    return found
+                if answer is not None:
+                    answers.append(_read(endpoint, method, read, answer))
+                    if len(answers) == most:
+                        break
                 unknown = True
             except CoolingError:
                 continue
@@ -173,13 +206,13 @@ class RpcProvider:
                 fault = error
             except ChainError as error:
                 logger.error("Not using an RPC endpoint", reason=str(error))
-        if fault is not None:
-            try:
+        try:
+            if fault is not None and not answers:
                 raise fault
-            finally:
-                del fault  # else the error's frames, which have the answer, would be a cycle
-        if unknown:
-            return None
+        finally:
+            del fault  # else the error's frames, which have the answer, would be a cycle
+        if answers or unknown:
+            return answers
         raise CoolingError(
             f"all endpoints of {self.chain_id} have failed recently",
             min(endpoint.cooling_until for endpoint in self._endpoints),

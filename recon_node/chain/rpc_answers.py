@@ -28,24 +28,35 @@ class Answer(Struct, rename="camel"):
     hash: _Hash
 
 
-class Transaction(Answer, rename="camel"):
+class Placed(Answer, rename="camel", kw_only=True):
+    """About what may be in a block."""
+
+    block_hash: _Hash | None = None
+    block_number: _Quantity | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the block; 0 if it is in none."""
+        return int(self.block_number or "0x0", 16)
+
+
+class Transaction(Placed, kw_only=True):
     """The fields that we need of the answer to `eth_getTransactionByHash`."""
 
     input: _Hex
-    block_hash: _Hash | None = None
-    block_number: _Quantity | None = None
 
     def __post_init__(self) -> None:
         if len(self.input) % 2:
             raise ValueError("`input` has half a byte")
-        self.input = self.input[: _LONGEST_INPUT + 2]
+        self.input = self.input[: _LONGEST_INPUT + 2].lower()
 
 
 class Block(Answer):
-    """The fields that we need of the answer to `eth_getBlockByHash`."""
+    """The fields that we need of the answer to `eth_getBlockByNumber`."""
 
     number: _Quantity
     timestamp: _Quantity
+    transactions: Raw = Raw(b"[]")
 
     def __post_init__(self) -> None:
         if self.time > MAX_TIME:
@@ -57,16 +68,13 @@ class Block(Answer):
         return int(self.timestamp, 16)
 
 
-class Receipt(Answer, rename="camel"):
+class Receipt(Placed, rename="camel", kw_only=True):
     """The fields that we need of the answer to `eth_getTransactionReceipt`."""
 
     hash: _Hash = field(name="transactionHash")
-    block_hash: _Hash
-    block_number: _Quantity
     status: _Quantity
     gas_used: _Wei
     effective_gas_price: _Wei
-    contract_address: Annotated[str, Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")] | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -94,9 +102,17 @@ def read_about(asked: str, kind: type[A], answer: Raw) -> A:
     return about
 
 
-def read_block_number(answer: Raw) -> int:
-    """Return the number of the block that is the answer."""
-    return int(json.decode(answer, type=Block).number, 16)
+def read_head(answer: Raw) -> tuple[int, int]:
+    """Return the number of a block, and its time in Unix seconds."""
+    block = json.decode(answer, type=Block)
+    return int(block.number, 16), block.time
+
+
+def read_block_with(tx_hash: str, answer: Raw) -> tuple[str, bool, int]:
+    """Return a block's hash, whether it has a transaction, and its time in Unix seconds."""
+    block = json.decode(answer, type=Block)
+    has_it = tx_hash.lower().encode() in bytes(block.transactions).lower()
+    return block.hash.lower(), has_it, block.time
 
 
 def read_base_fee(answer: Raw) -> int:

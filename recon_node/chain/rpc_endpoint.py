@@ -86,6 +86,10 @@ class AnswerError(NoAnswerError):
     """The endpoint works, but it has no usable answer to this question."""
 
 
+class DifferError(NoAnswerError):
+    """The endpoints of a chain contradict each other, so no answer can be kept for good."""
+
+
 class CoolingError(NoAnswerError):
     """No endpoint was asked: all have failed recently and are left alone for a while."""
 

@@ -103,8 +103,8 @@ class ChainSettings:
     A time event says that an anchor service wrote a hash to a blockchain. With endpoints of that
     chain, time events are checked and delivered; without, they are held, and so is everything that
     depends on them. Give one or more URLs for each chain (CAIP-2), the best first: the next one is
-    asked when one fails. Mainnet is anchored on eip155:1, testnet-clay on eip155:100 (Gnosis). The
-    node believes what an endpoint says, so choose ones whose time you trust.
+    asked when one fails. Mainnet is anchored on eip155:1, testnet-clay on eip155:100 (Gnosis). What
+    all that answer agree about is believed: while two differ about an anchor, it is not delivered.
     In the environment: RECON_NODE_CHAIN_RPC="eip155:1=https://...,eip155:100=https://..."
       chain_rpc = { "eip155:1" = ["https://one.example/KEY", "https://two.example"] }
     """
@@ -125,7 +125,7 @@ class ChainSettings:
     requests_per_second: Annotated[
         float, Setting(name="chain_requests_per_second"), Field(gt=0)
     ] = 10.0
-    """Maximum requests per second to one chain; a lookup takes one or two."""
+    """Maximum requests per second to one chain; a lookup takes up to two of each endpoint."""
     requests_at_once: Count = 4
     """Maximum requests to one chain at the same time."""
     timeout: Seconds = 15.0

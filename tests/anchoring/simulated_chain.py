@@ -5,12 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import rlp
 from Crypto.Hash import keccak
 from eth_account import Account
 from eth_account.typed_transactions import TypedTransaction
+from eth_utils import to_checksum_address
 from hexbytes import HexBytes
 from msgspec import Raw
 
+from recon_node.anchoring.evm import BYTECODE
 from recon_node.chain.rpc import RpcProvider
 from recon_node.chain.rpc_endpoint import AnswerError, EndpointError
 
@@ -20,6 +23,13 @@ ADDRESS = Account.from_key(KEY).address
 CONTRACT = "0x" + "c0" * 20
 DEPTH = 4
 """Confirmations until a block is final."""
+
+
+def created_by(nonce: int) -> str:
+    """The address of the contract that a transaction of the account creates."""
+    content = rlp.encode([bytes.fromhex(ADDRESS[2:]), nonce])
+    digest = keccak.new(digest_bits=256, data=content).hexdigest()
+    return to_checksum_address("0x" + digest[-40:])
 
 
 class Crash(BaseException):
@@ -69,6 +79,8 @@ class SimulatedChain:
         self.reverting = False
         self.lacks_receipts = False
         """The endpoint that is asked for receipts lags behind the one that is asked for nonces."""
+        self.lies = ""
+        """The transaction that waits and has a receipt of the first block."""
         self.lags = False
         """The first endpoint does not follow the chain; others do."""
         self.wrong_nonce = 0
@@ -122,6 +134,9 @@ class SimulatedChain:
         blocks = self.blocks if upto is None else self.blocks[: upto + 1]
         return [(tx, block) for block in blocks for tx in block.transactions]
 
+    def made_up(self) -> list[tuple[Transaction, Block]]:
+        return [(self.pool[self.lies], self.blocks[1])] if self.lies else []
+
     def nonce(self, upto: int | None = None) -> int:
         return len(self.mined(upto))
 
@@ -131,13 +146,21 @@ class SimulatedChain:
     def final(self) -> int:
         return max(len(self.blocks) - DEPTH, 0)
 
-    async def final_block(self, wanted: int = 0) -> int:
+    async def _heads_now(self) -> list[tuple[int, int]]:
         self._reach()
-        return self.final() if wanted or not self.lags else 0
+        numbers = [0, self.final()] if self.lags else [self.final()]
+        return [(number, self.blocks[number].time) for number in numbers]
 
+    _depth = 0
+    final_block = RpcProvider.final_block
     transaction = RpcProvider.transaction
     receipt = RpcProvider.receipt
-    block = RpcProvider.block
+    time_of = RpcProvider.time_of
+    _agreed = RpcProvider._agreed
+
+    async def ask_each(self, *question: Any) -> list[Any]:
+        answer = await self.ask(*question)
+        return [] if answer is None else [answer]
 
     async def ask(self, read: Callable[[Any], Any], method: str, *params: Any) -> Any:
         self._reach()
@@ -171,7 +194,7 @@ class SimulatedChain:
                 return hex(nonce + self.wrong_nonce)
             case "eth_getTransactionCount", (_, number):
                 return hex(self.nonce(int(number, 16)))
-            case "eth_getBlockByNumber", _:
+            case "eth_getBlockByNumber", ("latest", False):
                 return {"baseFeePerGas": hex(0 if self.is_free else self.base_fee)}
             case "eth_maxPriorityFeePerGas", _:
                 return "0x2"
@@ -187,7 +210,7 @@ class SimulatedChain:
                     return None
                 return {"hash": tx_hash, "input": "0x", "blockHash": None, "blockNumber": None}
             case "eth_getTransactionReceipt", (tx_hash,):
-                for tx, block in () if self.lacks_receipts else self.mined():
+                for tx, block in () if self.lacks_receipts else self.mined() + self.made_up():
                     if tx.tx_hash == tx_hash:
                         return {
                             "transactionHash": tx_hash,
@@ -198,15 +221,17 @@ class SimulatedChain:
                             "effectiveGasPrice": hex(self.base_fee + 2),
                         }
                 return None
-            case "eth_getBlockByHash", (block_hash, False):
-                for block in self.blocks:
-                    if block.hash == block_hash:
-                        return {
-                            "hash": block_hash,
-                            "number": hex(block.number),
-                            "timestamp": hex(block.time),
-                        }
-                return None
+            case "eth_getBlockByNumber", (number, False):
+                block = self.blocks[int(number, 16)]
+                return {
+                    "hash": block.hash,
+                    "number": number,
+                    "timestamp": hex(block.time),
+                    "transactions": [tx.tx_hash for tx in block.transactions],
+                }
+            case "eth_getCode", (address, "latest"):
+                created = {created_by(tx.nonce) for tx, _ in self.mined() if tx.data == BYTECODE}
+                return "0x" + BYTECODE[29:].hex() if address in created else "0x"
             case "eth_sendRawTransaction", (raw,):
                 return self._take(raw)
         raise AssertionError((method, params))

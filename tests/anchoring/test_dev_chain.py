@@ -181,6 +181,9 @@ def test_a_contract_is_deployed_by_a_command(chain, tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     code = chain.call("eth_getCode", json.loads(result.output)["contract"], "latest")
     assert evm.BYTECODE.hex().endswith(code[2:])
+    balance = chain.call("eth_getBalance", address, "latest")
+    assert runner.invoke(main, args).output == result.output  # as after an answer that was lost
+    assert chain.call("eth_getBalance", address, "latest") == balance
 
 
 def is_up(port: int) -> bool:

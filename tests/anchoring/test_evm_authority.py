@@ -1,17 +1,19 @@
 """One transaction a tree, whatever the chain does and whenever the process is killed."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import trio
 from eth_account import Account
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from simulated_chain import ADDRESS, CONTRACT, DEPTH, KEY, Crash, SimulatedChain
+from simulated_chain import ADDRESS, CONTRACT, DEPTH, KEY, Crash, SimulatedChain, created_by
 
 from recon_node.anchoring import authority, evm
 from recon_node.anchoring.authority import Anchored, Pending
@@ -20,8 +22,7 @@ from recon_node.anchoring.journal import Journal
 from recon_node.anchoring.machine import FeeLimits
 from recon_node.anchoring.signer import Signer
 from recon_node.ceramic.time_proof import anchor_call
-from recon_node.chain.rpc_answers import Receipt
-from recon_node.chain.rpc_endpoint import CoolingError, EndpointError
+from recon_node.chain.rpc_endpoint import EndpointError
 from recon_node.ipld import CID, DAG_CBOR
 
 ROOT = CID.of(DAG_CBOR, b"root")
@@ -216,29 +217,62 @@ async def test_a_block_may_be_final_by_another_endpoint(tmp_path: Path) -> None:
     assert (await world.settle()).tx_hash
 
 
+async def test_a_receipt_of_a_block_without_the_transaction_makes_no_time_events(tmp_path) -> None:
+    """Nobody could have verified them, and the tree counted as done."""
+    world = World(tmp_path)
+    await world.advance()
+    [attempt] = world.journal.attempts(ROOT)
+    for _ in range(DEPTH + 2):
+        world.chain.mine(empty=True)
+    world.chain.lies = attempt.tx_hash
+    outcome = await world.advance()
+    assert isinstance(outcome, Pending)
+    assert outcome.is_alarming
+    assert "do not agree that the block 1 has the transaction" in outcome.reason
+    world.chain.lies = ""
+    await world.settle()
+
+
 async def test_an_endpoint_that_is_away_is_an_alarm(tmp_path: Path) -> None:
     """Nothing else shows it where no anchors are to be looked up."""
     world = World(tmp_path)
     world.chain.dead = 1
-    assert await world.advance() == Pending("no endpoint answers: nobody is there", True)
+    assert await world.advance() == Pending("no usable answer: nobody is there", True)
     assert isinstance(await world.settle(), Anchored)
 
 
-async def test_a_contract_is_awaited_while_the_endpoint_is_away(autojump_clock) -> None:
-    """The command ended with an error, and a second one would have paid again."""
-    chain = SimulatedChain()
-    zero = "0x" + "0" * 64
-    created = Receipt(zero, zero, "0x1", "0x1", "0x1", "0x1", CONTRACT)
-    answers = [EndpointError("gone"), CoolingError("gone", 0.0), None, created]
+@pytest.mark.parametrize("error", [Crash(), EndpointError("the answer is lost")])
+@pytest.mark.parametrize("number", range(12))
+async def test_a_contract_is_paid_once(autojump_clock, error, number) -> None:
+    """Whatever question the process is killed at, or the endpoint goes away, and the command is
+    given again."""
+    chain, signer = SimulatedChain(), Signer(Account.from_key(KEY))
+    chain.use_nonce()
+    chain.mine()
+    answer = chain.ask
 
-    async def receipt(_: str) -> Receipt | None:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    async def ask(*question: Any) -> Any:
+        nonlocal number
+        number -= 1
+        answered = await answer(*question)
+        if number == -1:
+            raise error
+        return answered
 
-    chain.receipt = receipt
-    assert await evm.deploy(chain, Signer(Account.from_key(KEY)), 1_000) == CONTRACT
+    async def mine() -> None:
+        while True:
+            await trio.sleep(12)
+            chain.mine()
+
+    chain.ask = ask
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mine)
+        with suppress(Crash, EndpointError):
+            await evm.deploy(chain, signer, 1_000)
+        for _ in range(2):
+            assert await evm.deploy(chain, signer, 1_000) == created_by(1)
+        nursery.cancel_scope.cancel()
+    assert [tx.data for tx, _ in chain.mined()] == [b"", evm.BYTECODE]
 
 
 async def test_a_contract_that_refuses_costs_nothing(tmp_path: Path) -> None:

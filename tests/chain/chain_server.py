@@ -72,9 +72,11 @@ class Chain:
     def __init__(self, chain_id: str = GNOSIS) -> None:
         self.chain_id = chain_id
         self.transactions: dict[str, dict[str, Any]] = {}
-        self.blocks: dict[str, dict[str, Any]] = {}
+        self.blocks: dict[int, dict[str, Any]] = {}
         self.latest = 2_000
         self.finalized: int | None = 1_000
+        self.head_time = 0
+        """Of the latest block, and the final one."""
         self.asked: list[tuple[str, str]] = []
         """Method and first parameter of each call."""
         self.times: list[float] = []
@@ -109,7 +111,7 @@ class Chain:
         if "data" in transaction:
             transaction["data"] = text
         self.transactions[proof.transaction_hash] = transaction
-        self.blocks[block_hash] = dict(ANSWERS["block"]) | {
+        self.blocks[number] = dict(ANSWERS["block"]) | {
             "hash": block_hash,
             "number": hex(number),
             "timestamp": hex(timestamp),
@@ -123,15 +125,19 @@ class Chain:
             return hex(int(self.chain_id.partition(":")[2]))
         if method == "eth_getTransactionByHash":
             return self.transactions.get(params[0])
-        if method == "eth_getBlockByHash":
-            assert params[1] is False
-            return self.blocks.get(params[0])
         if method == "eth_blockNumber":
             return hex(self.latest)
-        assert (method, params) == ("eth_getBlockByNumber", ["finalized", False])
-        if self.finalized is None:
-            return None
-        return dict(ANSWERS["block"]) | {"number": hex(self.finalized)}
+        assert (method, params[1]) == ("eth_getBlockByNumber", False)
+        if params[0] not in ("finalized", "latest"):
+            return self.block(int(params[0], 16))
+        number = self.finalized if params[0] == "finalized" else self.latest
+        head = dict(ANSWERS["block"]) | {"timestamp": hex(self.head_time)}
+        return None if number is None else head | {"number": hex(number)}
+
+    def block(self, number: int) -> dict[str, Any] | None:
+        mined = [tx for tx in self.transactions.values() if tx["blockNumber"] == hex(number)]
+        block = self.blocks.get(number)
+        return block and block | {"transactions": [tx["hash"] for tx in mined]}
 
     async def handle(self, body: bytes) -> Fault:
         call = json.loads(body)

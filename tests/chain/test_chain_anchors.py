@@ -248,7 +248,6 @@ async def test_a_block_that_could_be_replaced_does_not_count_yet(clock, chain, u
         await until(lambda: lookups["unconfirmed"] == 1)  # in no block
         mined |= where
         await until(lambda: lookups["unconfirmed"] == 2)  # in one that is not final
-        assert chain.count("eth_getBlockByHash") == 0
         chain.mine(document.proof, TIME, number=1_002)  # the chain was reorganised
         chain.finalized = 1_002
         await store.wait_for_feed(3)
@@ -273,6 +272,22 @@ async def test_an_endpoint_that_stands_still_holds_nothing_up(clock, chain, url,
             before = anchors[0].lookups["unconfirmed"]
             await until(lambda: anchors[0].lookups["unconfirmed"] > before)
         assert anchors[0].lookups["failed"] == 0
+
+
+async def test_what_two_endpoints_differ_about_is_not_kept_for_good(clock, chain, url, store):
+    document, liar = Document(), Chain()
+    chain.mine(document.proof, TIME)
+    liar.mine(document.proof, 1)
+    await add(store, document)
+    async with serving(liar) as first, following(store, first, url) as anchors:
+        with structlog.testing.capture_logs() as logs:
+            await until(lambda: anchors[0].lookups["failed"] >= 8)
+        assert (store.head, store.proofs_pending) == (2, 1)
+        warning, *_ = [line for line in logs if line["log_level"] == "warning"]
+        assert "do not agree that the block 900 has the transaction" in warning["reason"]
+        liar.mine(document.proof, TIME)
+        await store.wait_for_feed(3)
+    assert (await feed_of(store))[2].block_time == TIME
 
 
 async def test_a_transaction_that_no_block_takes_counts_as_unknown_in_the_end(

@@ -4,6 +4,7 @@ import gc
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 import httpx
@@ -24,17 +25,19 @@ from chain_server import (
 )
 
 from recon_node.ceramic import TimeProof
-from recon_node.ceramic.time_proof import MAX_TIME
+from recon_node.ceramic.time_proof import MAX_TIME, anchor_call
 from recon_node.chain import ChainError, ChainReport, ChainSettings
 from recon_node.chain.rpc import RpcProvider, open_provider
+from recon_node.chain.rpc_answers import read_wei
 from recon_node.chain.rpc_endpoint import (
     AnswerError,
     CoolingError,
+    DifferError,
     EndpointError,
     NoAnswerError,
     RpcEndpoint,
 )
-from recon_node.ipld import CID
+from recon_node.ipld import CID, DAG_CBOR
 
 PROOF = TimeProof(
     GNOSIS,
@@ -59,13 +62,10 @@ async def test_a_transaction_and_its_block(clock, chain, url, shape) -> None:
         transaction = await provider.transaction(TX)
         assert transaction.input == ANSWERS["sepolia"]["input"]
         assert transaction.block_number == "0x384"
-        assert transaction.block_hash is not None
-        block = await provider.block(transaction.block_hash)
-        assert (block.number, block.time) == ("0x384", 1_725_913_338)
+        assert await provider.time_of(transaction) == 1_725_913_338
         assert await provider.transaction("0x" + "00" * 32) is None
-        assert await provider.block("0x" + "00" * 32) is None
         chain.transactions[TX] |= {"hash": "0x" + TX[2:].upper()}  # some write hexadecimal so
-        assert await provider.transaction(TX) is not None
+        assert await provider.time_of(await provider.transaction(TX)) == 1_725_913_338
     assert chain.asked[0] == ("eth_chainId", "")
     assert chain.count("eth_chainId") == 1
 
@@ -74,9 +74,6 @@ async def test_the_final_block_is_asked_for_at_most_every_ten_seconds(clock, cha
     async with asking(url) as provider:
         assert [await provider.final_block() for _ in range(3)] == [1_000] * 3
         assert chain.count("eth_getBlockByNumber") == 1
-        for later in range(1_001, 1_010):  # as anchors that are not final yet want it
-            assert await provider.final_block(later) == 1_000
-        assert chain.count("eth_getBlockByNumber") == 2
         chain.finalized = 1_064
         await trio.sleep(11)
         assert await provider.final_block() == 1_064
@@ -130,12 +127,13 @@ async def test_an_endpoint_that_fails_is_left_alone_and_the_next_one_answers(clo
     async with serving(good) as other, asking(url, other) as provider:
         await provider.check()
         chain.faults.append(Fault(500))
+        question = read_wei, "eth_blockNumber"
         for answers_of_good in (1, 2):  # the bad one cools down
-            assert await provider.transaction(TX) is not None
-            assert good.count("eth_getTransactionByHash") == answers_of_good
+            assert await provider.ask(*question) == 2_000
+            assert good.count("eth_blockNumber") == answers_of_good
         await trio.sleep(2)
-        assert await provider.transaction(TX) is not None
-        assert good.count("eth_getTransactionByHash") == 2  # the bad one is the first choice again
+        assert await provider.ask(*question) == 2_000
+        assert good.count("eth_blockNumber") == 2  # the bad one is the first choice again
 
 
 async def test_answers_that_no_working_endpoint_gives(clock, chain, url) -> None:
@@ -155,7 +153,6 @@ async def test_answers_that_no_working_endpoint_gives(clock, chain, url) -> None
 
 async def test_a_question_without_an_answer_does_not_cost_the_endpoint(clock, chain, url) -> None:
     chain.mine(PROOF, 7)
-    [block_hash] = chain.blocks
     async with asking(url, max_answer_bytes=65_536) as provider:
         await provider.check()
         for fault in ANSWER_FAULTS:
@@ -163,11 +160,11 @@ async def test_a_question_without_an_answer_does_not_cost_the_endpoint(clock, ch
             with pytest.raises(AnswerError):
                 await provider.transaction(TX)
             assert await provider.transaction(TX) is not None, fault
-        right = chain.blocks[block_hash]
+        transaction, right = await provider.transaction(TX), chain.blocks[900]
         for wrong in ({"timestamp": None}, {"timestamp": hex(MAX_TIME + 1)}, {"number": 5}):
-            chain.blocks[block_hash] = right | wrong
-            with pytest.raises(AnswerError, match="eth_getBlockByHash"):
-                await provider.block(block_hash)
+            chain.blocks[900] = right | wrong
+            with pytest.raises(AnswerError, match="eth_getBlockByNumber"):
+                await provider.time_of(transaction)
 
 
 @pytest.mark.parametrize("name", ["result", "error"])
@@ -263,6 +260,63 @@ async def test_who_does_not_know_a_transaction_is_not_the_last_to_be_asked(clock
         assert await provider.transaction(TX) is not None
         del archive.transactions[TX]
         assert await provider.transaction(TX) is None
+
+
+@pytest.mark.parametrize("liar_is_first", [True, False])
+@pytest.mark.parametrize(
+    ("exists", "number", "time", "root"),
+    [
+        (True, 900, 7, PROOF.tx_hash),  # another input
+        (True, 900, 8, PROOF.root),  # another time
+        *((True, number, 7, PROOF.root) for number in (901, 1_900, 5_000)),  # another block
+        *((False, number, 7, PROOF.root) for number in (900, 1_900, 5_000)),  # made up
+    ],
+    ids=str,
+)
+async def test_an_endpoint_that_lies_is_not_believed_while_another_works(
+    clock, chain, url, exists, number, time, root, liar_is_first
+):
+    """Of its blocks, the honest one calls 900 and 901 final, and has no 5,000: it may be behind,
+    but what is later than all of its blocks is not as early as 7."""
+    liar = Chain()
+    for block in (900, 901, 1_900):
+        chain.mine(replace(PROOF, tx_hash=CID.of(DAG_CBOR, b"%d" % block)), 7, number=block)
+    if exists:
+        chain.mine(PROOF, 7)
+    chain.head_time = 2_000
+    liar.finalized = 10_000
+    liar.mine(PROOF, time, number=number, data=anchor_call(root))
+    async with serving(liar) as lies:
+        urls = (lies, url) if liar_is_first else (url, lies)
+        async with asking(*urls) as provider:
+            with pytest.raises(DifferError):
+                await provider.time_of(await provider.transaction(TX))
+
+
+async def test_an_endpoint_that_lacks_something_contradicts_nobody(clock, chain, url) -> None:
+    other = Chain()
+    other.mine(PROOF, 7)
+    chain.mine(PROOF, 7)
+    del chain.transactions[TX]
+    chain.fault_for = lambda _, param: rpc_error(4444, "pruned") if param == "0x384" else None
+    async with serving(other) as second, asking(url, second) as provider:
+        assert await provider.time_of(await provider.transaction(TX)) == 7
+        chain.fault_for = lambda *_: Fault(500)
+        await trio.sleep(11)
+        assert await provider.time_of(await provider.transaction(TX)) == 7
+
+
+async def test_an_endpoint_that_contradicts_itself_is_not_believed(clock, chain, url) -> None:
+    """As when several machines answer for it, one of which has a block that was replaced."""
+    chain.mine(PROOF, 7)
+    async with asking(url) as provider:
+        transaction = await provider.transaction(TX)
+        chain.blocks[900]["hash"] = "0x" + "12" * 32
+        with pytest.raises(DifferError):
+            await provider.time_of(transaction)
+        del chain.blocks[900]
+        with pytest.raises(DifferError):
+            await provider.time_of(transaction)
 
 
 async def test_failures_are_met_with_longer_and_longer_pauses(clock, chain, url) -> None:
