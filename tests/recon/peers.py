@@ -17,7 +17,7 @@ from recon_node.recon.actions import Failed, Fetch, FetchById, SoughtIds, turn_o
 from recon_node.recon.cip124.cip124_codec import Cip124Message
 from recon_node.recon.cip124.cip124_session import Cip124Session
 from recon_node.recon.coded.coded_session import CodedSession
-from recon_node.recon.coded.messages import END, NOTHING_LISTED, Body, Gaps, Say, fingerprint
+from recon_node.recon.coded.messages import END, NOTHING_LISTED, Body, Gaps, Mode, fingerprint
 from recon_node.recon.keys.key_hashes import LtHash, ids_of
 from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.recon.session import TurnSession
@@ -204,16 +204,16 @@ def assert_honest(messages: list[Any], key_range: KeyRange | None, held: set[byt
         listed = iter(getattr(message, "listed", ()))
 
         ours = {key for key in held if key_range.covers(key)}
-        for upper, say, body in message.gaps.columns():
+        for upper, mode, body in message.gaps.columns():
             keys = {key for key in ours if reached <= key and (upper == END or key < upper)}
-            if say is Say.FINGERPRINT:
+            if mode is Mode.FINGERPRINT:
                 is_unknown = message.salt is not None and body == bytes(16)
                 assert is_unknown or body == fingerprint_of_keys(keys, message.salt)
-            elif say in (Say.KEYS, Say.LACKING):
+            elif mode in (Mode.KEYS, Mode.LACKING):
                 ids = {id_of(key) for key in keys}
                 said = {id_of(key) for key in body} | set(next(listed, NOTHING_LISTED).ids.tolist())
                 assert set(body) <= keys
-                assert said == ids if say is Say.KEYS else said <= ids
+                assert said == ids if mode is Mode.KEYS else said <= ids
             reached = upper
         assert message.digest in (None, LtHash.of(*ours).digest())
 
@@ -247,11 +247,11 @@ def damaged(draw: st.DrawFn, raw: bytes) -> bytes:
     return raw
 
 
-def gaps_of(*columns: tuple[bytes, Say, Body]) -> Gaps:
+def gaps_of(*columns: tuple[bytes, Mode, Body]) -> Gaps:
     """Make gaps from an upper bound, what is said, and the body of each."""
     gaps = Gaps()
-    for upper, say, body in columns:
-        gaps.append(upper, say, body)
+    for upper, mode, body in columns:
+        gaps.append(upper, mode, body)
     return gaps
 
 

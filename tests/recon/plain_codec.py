@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from recon_node.ceramic import IN_MEMORY, MAINNET, EventId
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, decode_varint, encode_varint
-from recon_node.recon.coded.messages import END, FINGERPRINT_SIZE, MAX_BOUND, Body, Say
+from recon_node.recon.coded.messages import END, FINGERPRINT_SIZE, MAX_BOUND, Body, Mode
 
-Column = tuple[bytes, Say, Body]
+Column = tuple[bytes, Mode, Body]
 
 
 def mixed_key(number: int) -> EventId:
@@ -39,14 +39,14 @@ def columns(draw: st.DrawFn, before: bytes = b"") -> list[Column]:
     uppers = [upper for upper in draw(st.sets(BOUNDS, max_size=8)) if upper > before]
     for upper in [*sorted(uppers), END]:
         inside = [key for key in KEYS if before <= key and (upper == END or key < upper)]
-        say = draw(st.sampled_from(Say))
+        mode = draw(st.sampled_from(Mode))
         body: Body = b""
-        if say is Say.FINGERPRINT:
+        if mode is Mode.FINGERPRINT:
             body = draw(st.binary(min_size=FINGERPRINT_SIZE, max_size=FINGERPRINT_SIZE))
-        elif say is not Say.SKIP:
+        elif mode is not Mode.SKIP:
             chosen = draw(st.sets(st.sampled_from(inside), max_size=12)) if inside else set()
             body = tuple(sorted(chosen))
-        drawn.append((upper, say, body))
+        drawn.append((upper, mode, body))
         before = upper
     return drawn[: draw(st.integers(0, len(drawn)))]
 
@@ -64,8 +64,8 @@ def plain_string(before: bytes, string: bytes, below: int, radix: int) -> bytes:
 
 def plain_bytes(gaps: list[Column]) -> bytes:
     out, before = b"\x00\x00", b""
-    for upper, say, body in gaps:
-        out += plain_string(before, upper, say, len(Say))
+    for upper, mode, body in gaps:
+        out += plain_string(before, upper, mode, len(Mode))
         if isinstance(body, bytes):
             out += body
         else:
@@ -104,15 +104,15 @@ class PlainReader:
         before = b""
         while self.at < len(self.data):
             assert_that(before != END or not gaps)
-            shared, number = divmod(self.varint(), len(Say))
-            upper, say = self.string(before, shared), Say(number)
+            shared, number = divmod(self.varint(), len(Mode))
+            upper, mode = self.string(before, shared), Mode(number)
             assert_that(upper > before or upper == END)
             body: Body = b""
-            if say is Say.FINGERPRINT:
+            if mode is Mode.FINGERPRINT:
                 body = self.take(FINGERPRINT_SIZE)
-            elif say is not Say.SKIP:
+            elif mode is not Mode.SKIP:
                 body = self.keys(before, upper)
-            gaps.append((upper, say, body))
+            gaps.append((upper, mode, body))
             before = upper
         return gaps
 

@@ -24,7 +24,7 @@ from recon_node.recon.coded.messages import (
     LeftOut,
     Listed,
     Message,
-    Say,
+    Mode,
     decode_message,
     encode_message,
     weigh,
@@ -61,11 +61,11 @@ def test_gaps_are_written_and_read_as_a_plain_codec_does(gaps, data):
 
 
 def test_fenceposts_and_keys_of_unusual_lengths_in_one_list() -> None:
-    decoded = decode_message(plain_bytes([(END, Say.KEYS, tuple(KEYS))]))
+    decoded = decode_message(plain_bytes([(END, Mode.KEYS, tuple(KEYS))]))
     assert decoded.gaps.keys() == KEYS
     assert all(type(key) is EventId for key in decoded.gaps.keys())  # noqa: SIM118 - not a dict
     with_fencepost = tuple(sorted([*KEYS, RANGE.lower]))
-    check_both(plain_bytes([(END, Say.KEYS, with_fencepost)]))
+    check_both(plain_bytes([(END, Mode.KEYS, with_fencepost)]))
 
 
 # --- whole messages ------------------------------------------------------------------------------
@@ -101,9 +101,9 @@ def messages(draw: st.DrawFn) -> Message:
     key_range = draw(st.none() | st.just(RANGE))
     gaps = draw(columns(key_range.lower if key_range else b""))
     listed = [
-        Listed(draw(ids), draw(ids) if say is Say.LACKING else NO_IDS)
-        for _, say, _ in gaps
-        if say >= Say.KEYS
+        Listed(draw(ids), draw(ids) if mode is Mode.LACKING else NO_IDS)
+        for _, mode, _ in gaps
+        if mode >= Mode.KEYS
     ]
     has_ids = any(len(ids_of.ids) or len(ids_of.wanted) for ids_of in listed)
     continues = draw(st.booleans()) and bool(gaps) and gaps[-1][0] != END
@@ -164,12 +164,12 @@ def lists(number: int, of_each: bytes = b"\x01" + bytes(8) + b"\x00") -> bytes:
     gaps = Gaps()
     for index in range(number):
         upper = END if index == number - 1 else b"\x01" + index.to_bytes(3, "big")
-        gaps.append(upper, Say.KEYS, ())
+        gaps.append(upper, Mode.KEYS, ())
     return IDS + encode_varint(number) + of_each * number + encode_message(Message(gaps=gaps))[1:]
 
 
 def keys_below(cut: bytes, *keys: bytes) -> bytes:
-    return encode_message(Message(gaps=gaps_of((cut, Say.KEYS, keys))))
+    return encode_message(Message(gaps=gaps_of((cut, Mode.KEYS, keys))))
 
 
 CUT = separator(KEYS[3], KEYS[4])
@@ -280,7 +280,7 @@ def test_what_lists_of_ids_take_in_memory_is_bounded(most_weight: int) -> None:
 def test_a_message_that_swells_in_memory_is_refused_while_it_is_read(most_weight: int) -> None:
     def swelling(bounds: int) -> bytes:
         uppers = (b"\x80" * (MAX_BOUND - 3) + n.to_bytes(3, "big") for n in range(bounds))
-        return encode_message(Message(gaps=gaps_of(*((upper, Say.SKIP, b"") for upper in uppers))))
+        return encode_message(Message(gaps=gaps_of(*((upper, Mode.SKIP, b"") for upper in uppers))))
 
     most = most_weight // (MAX_BOUND + 64)
     assert len(swelling(most)) < most_weight // 64

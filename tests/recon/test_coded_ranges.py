@@ -26,7 +26,7 @@ from recon_node.recon.coded.messages import (
     Conclusion,
     Gaps,
     Message,
-    Say,
+    Mode,
     decode_message,
     encode_message,
     fingerprint,
@@ -70,35 +70,35 @@ def test_a_bound_may_be_a_key_of_the_gap_above_it() -> None:
     assert [store.summarize(part).count for part in parts] == [7, len(KEYS) - 7]
     below, above = (fingerprint(store.lanes(part)) for part in parts)
     asked = Message(
-        RANGE, gaps_of((KEYS[7], Say.FINGERPRINT, below), (END, Say.FINGERPRINT, above))
+        RANGE, gaps_of((KEYS[7], Mode.FINGERPRINT, below), (END, Mode.FINGERPRINT, above))
     )
     answer = turn_of(session.receive(decode_message(encode_message(asked))))
     assert answer == [Message(digest=LtHash.of(*KEYS).digest())]
 
-    listed = Message(RANGE, gaps_of((KEYS[7], Say.SKIP, b""), (END, Say.KEYS, tuple(KEYS[7:]))))
+    listed = Message(RANGE, gaps_of((KEYS[7], Mode.SKIP, b""), (END, Mode.KEYS, tuple(KEYS[7:]))))
     assert decode_message(encode_message(listed)) == listed
     session = CodedSession(Side.responder(KeyStore(KEYS[:7]), [RANGE]))
     assert next(session.receive(listed)) == Fetch(KEYS[7:])
 
 
-def heavy(number: int, *more: tuple[bytes, Say, Body]) -> Gaps:
+def heavy(number: int, *more: tuple[bytes, Mode, Body]) -> Gaps:
     """30,000 gaps with bounds of 256 bytes: 9.6 MB written out, in three bytes each."""
     bound = RANGE.lower[:5] + bytes([number]) * 251
-    return gaps_of(*[(bound, Say.SKIP, b"")] * 30_000, *more)
+    return gaps_of(*[(bound, Mode.SKIP, b"")] * 30_000, *more)
 
 
-def said(upper: bytes, say: Say, body: Body) -> Message:
+def one_gap(upper: bytes, mode: Mode, body: Body) -> Message:
     """A message with one gap."""
-    return Message(gaps=gaps_of((upper, say, body)))
+    return Message(gaps=gaps_of((upper, mode, body)))
 
 
 def agreed(upper: bytes, *, continues: bool = False) -> Message:
-    return Message(gaps=gaps_of((upper, Say.SKIP, b"")), continues=continues)
+    return Message(gaps=gaps_of((upper, Mode.SKIP, b"")), continues=continues)
 
 
 OPENING = Message(RANGE, digest=DIGEST)
 FEW = KeyRange(RANGE.lower, KEYS[10])
-MISMATCHES = [said(END, Say.FINGERPRINT, number.to_bytes(16, "big")) for number in range(66)]
+MISMATCHES = [one_gap(END, Mode.FINGERPRINT, number.to_bytes(16, "big")) for number in range(66)]
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ MISMATCHES = [said(END, Say.FINGERPRINT, number.to_bytes(16, "big")) for number 
         ([OPENING, Message(conclusion=Conclusion.REFUSED)], "REFUSED where it answers nothing"),
         ([OPENING, agreed(b"\xff")], "gap that ends outside"),
         ([OPENING, agreed(CUTS[9], continues=True), agreed(CUTS[5])], "gap that ends outside"),
-        ([Message(FEW, gaps_of((END, Say.KEYS, (KEYS[20],))))], "key outside the range"),
+        ([Message(FEW, gaps_of((END, Mode.KEYS, (KEYS[20],))))], "key outside the range"),
         (
-            [OPENING, agreed(CUTS[9], continues=True), said(CUTS[20], Say.KEYS, (KEYS[9],))],
+            [OPENING, agreed(CUTS[9], continues=True), one_gap(CUTS[20], Mode.KEYS, (KEYS[9],))],
             "key below its gap",
         ),
         ([OPENING, *(agreed(cut, continues=True) for cut in CUTS[:16])], "more than 16 messages"),
         ([OPENING, *MISMATCHES], "no progress in 65 rounds"),
-        ([OPENING, *[said(END, Say.KEYS, ())] * 66], "no progress in 65 rounds"),
+        ([OPENING, *[one_gap(END, Mode.KEYS, ())] * 66], "no progress in 65 rounds"),
     ],
 )
 def test_what_a_peer_may_not_do(messages: Sequence[Message], complaint: str) -> None:
@@ -132,7 +132,7 @@ def test_what_a_peer_may_not_do(messages: Sequence[Message], complaint: str) -> 
 def test_listing_keys_that_cannot_be_had() -> None:
     session = CodedSession(Side.responder(KeyStore(), [RANGE]))
     keys = tuple(sorted({event_id(n) for n in range(1_001)}))
-    actions = session.receive(Message(RANGE, gaps_of((END, Say.KEYS, keys))))
+    actions = session.receive(Message(RANGE, gaps_of((END, Mode.KEYS, keys))))
     with pytest.raises(RemoteProtocolError, match="1001 keys"):
         turn_of(actions, lambda action: Failed(keys))
 
@@ -150,7 +150,7 @@ def test_a_turn_that_swells_in_memory_is_refused_and_earlier_turns_do_not_count(
     session = CodedSession(Side.responder(KeyStore(KEYS), [RANGE]))
     turn_of(session.receive(OPENING))
     for number in range(1, 4):
-        turn_of(session.receive(Message(gaps=heavy(number, (END, Say.FINGERPRINT, PRINT)))))
+        turn_of(session.receive(Message(gaps=heavy(number, (END, Mode.FINGERPRINT, PRINT)))))
     for number in range(1, 11):
         turn_of(session.receive(Message(gaps=heavy(number), continues=True)))
     with pytest.raises(RemoteProtocolError, match=r"a turn of [\d,]+ bytes, written out"):

@@ -30,7 +30,7 @@ from recon_node.recon.coded.messages import (
     Gaps,
     Listed,
     Message,
-    Say,
+    Mode,
 )
 from recon_node.recon.keys import kept_sums, key_hashes
 from recon_node.recon.keys.key_hashes import NO_IDS, Ids
@@ -136,7 +136,7 @@ def test_an_opening_may_list_a_part_of_the_range_only() -> None:
     you, they = sides(40, {1, 3, 25, 27})
     session, other = they.answers(), you.asks()
     (opening,) = turn_of(other.start())
-    part = Gaps([b"000010"], [Say.KEYS], [(b"000001",)])
+    part = Gaps([b"000010"], [Mode.KEYS], [(b"000001",)])
     talk([replace(opening, gaps=part)], [(they, session), (you, other)])
     assert session.side.done
     assert other.side.done
@@ -242,7 +242,7 @@ def symbols(number: int) -> Symbols:
 
 
 BAD_ANSWERS: dict[str, Callable[[Message], Message]] = {
-    "symbols beside gaps": lambda good: replace(good, gaps=gaps_of((END, Say.SKIP, b""))),
+    "symbols beside gaps": lambda good: replace(good, gaps=gaps_of((END, Mode.SKIP, b""))),
     "symbols beside a digest": lambda good: replace(good, digest=bytes(32)),
     "an estimate without symbols": lambda good: replace(good, symbols=None),
     "symbols without an estimate": lambda good: replace(good, estimate=None),
@@ -292,7 +292,7 @@ def test_ids_of_nothing_that_repeat_for_ever_are_cut_off() -> None:
     asking, _ = opened()
     asking.side.settings = replace(asking.side.settings, max_idle_rounds=20)
     lists = [Listed(np.arange(1, 50, dtype=np.uint64), NO_IDS)]
-    message = Message(gaps=gaps_of((END, Say.LACKING, ())), listed=lists)
+    message = Message(gaps=gaps_of((END, Mode.LACKING, ())), listed=lists)
     failed = Failed(ids=[n.to_bytes(8, "little") for n in range(1, 50)])
     with pytest.raises(RemoteProtocolError):
         repeat(asking, message, lambda action: failed)
@@ -302,7 +302,7 @@ def test_an_id_that_is_in_many_lists_is_asked_for_once_and_is_no_progress() -> N
     asking, _ = opened()
     asking.side.settings = replace(asking.side.settings, max_idle_rounds=20)
     bounds = [asking.side.keys.nth(EVERYTHING, rank) for rank in range(1, 50)]
-    gaps = gaps_of(*((bound, Say.LACKING, ()) for bound in (*bounds, END)))
+    gaps = gaps_of(*((bound, Mode.LACKING, ()) for bound in (*bounds, END)))
     same = np.array([7], np.uint64)
     message = Message(gaps=gaps, listed=[Listed(same, NO_IDS)] * 50)
     asked = list[list[bytes]]()

@@ -14,7 +14,7 @@ from peers import CASES, EVERYTHING, FetchesById, MakeSession, Peer, numbered, r
 from recon_node.recon import RemoteProtocolError, turn_of
 from recon_node.recon.coded import coded_reply, estimates, messages, salted
 from recon_node.recon.coded.coded_session import CodedSession
-from recon_node.recon.coded.messages import END, Message, Say
+from recon_node.recon.coded.messages import END, Message, Mode
 from recon_node.recon.keys import kept_sums
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 
@@ -108,7 +108,7 @@ def escalated() -> CodedSession:
 
 def test_a_salt_where_none_is_due_ends_the_session() -> None:
     session = CodedSession(Peer(numbered(0, 3_000)).answers().side)
-    gaps = messages.Gaps([END], [Say.FINGERPRINT], [bytes(16)])
+    gaps = messages.Gaps([END], [Mode.FINGERPRINT], [bytes(16)])
     with pytest.raises(RemoteProtocolError, match="none were due"):
         turn_of(session.receive(Message(EVERYTHING, gaps=gaps, salt=bytes(16))))
 
@@ -119,7 +119,7 @@ def test_salted_fingerprints_for_ever_end_the_session(monkeypatch: pytest.Monkey
 
     def ask_for_ever() -> None:
         for number in range(1_000):
-            gaps = messages.Gaps([END], [Say.FINGERPRINT], [number.to_bytes(16)])
+            gaps = messages.Gaps([END], [Mode.FINGERPRINT], [number.to_bytes(16)])
             turn_of(session.receive(Message(gaps=gaps, salt=number.to_bytes(16))))
 
     with pytest.raises(RemoteProtocolError, match="again and again"):

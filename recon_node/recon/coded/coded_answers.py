@@ -6,7 +6,7 @@ close together, which the hints show, where there are few keys, and where so man
 best to list them:
 
 ===========================  ================================================================
-what the peer says of a gap  the answer for that gap
+the mode of the peer's gap   the answer for that gap
 ===========================  ================================================================
 SKIP                         SKIP
 FINGERPRINT, equal to ours   SKIP; also if it is that of our keys and those that we left out
@@ -180,29 +180,29 @@ class Answers:
         at = 0
         lists = [listed for message in turn for listed in message.lists()]
         columns = chain.from_iterable(message.gaps.columns() for message in turn)
-        for index, (upper, say, body) in enumerate(columns):
+        for index, (upper, mode, body) in enumerate(columns):
             if reply.is_full:
                 reply.ask(END)
                 return
             if index % GAPS_PER_STEP == 0:
                 yield
                 reply.forget_position()  # the store may have changed
-            if say is FINGERPRINT and isinstance(body, bytes):
+            if mode is FINGERPRINT and isinstance(body, bytes):
                 if self.salted is not None:
                     yield from self.salted.answer(reply, upper, body)
                 elif reply.differs(upper, body):
                     reply.narrow_down(upper)
                 else:
                     reply.skip(upper)
-            elif say is KEYS:
+            elif mode is KEYS:
                 reply.answer_list(upper, body, lists[at], findings.still_lacking(at))
-            elif say is LACKING:
+            elif mode is LACKING:
                 reply.exchange(
                     upper, NO_IDS, findings.still_lacking(at), findings.asked_in_full[at]
                 )
             else:
                 reply.skip(upper)
-            at += say is KEYS or say is LACKING
+            at += mode is KEYS or mode is LACKING
 
     def _more_symbols(
         self, received: Message, findings: TurnFindings, last_kind: TurnKind

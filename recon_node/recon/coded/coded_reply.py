@@ -21,7 +21,7 @@ from recon_node.recon.coded.messages import (
     Gaps,
     Listed,
     Message,
-    Say,
+    Mode,
     fingerprint,
 )
 from recon_node.recon.keys.key_hashes import ID_SIZE, NO_IDS, Ids, among_ordered
@@ -295,12 +295,12 @@ class CodedReply:
     def _list(
         self,
         upper: bytes,
-        say: Say,
+        mode: Mode,
         keys: tuple[bytes, ...] = NO_KEYS,
         listed: Listed = NOTHING_LISTED,
     ) -> None:
         self._make_room()
-        self._gaps.append(upper, say, keys)
+        self._gaps.append(upper, mode, keys)
         self._listed.append(listed)
         size = sum(map(len, keys)) + _KEY_OVERHEAD * len(keys)
         size += ID_SIZE * (len(listed.ids) + len(listed.wanted))
@@ -321,7 +321,7 @@ class CodedReply:
     def _end_message(self, *, continues: bool) -> None:
         has_ids = any(listed is not NOTHING_LISTED for listed in self._listed)
         listed = self._listed if has_ids else ()
-        salt = self._salt if FINGERPRINT in self._gaps.says else None
+        salt = self._salt if FINGERPRINT in self._gaps.modes else None
         self._finished.append(
             Message(gaps=self._gaps, continues=continues, listed=listed, salt=salt)
         )

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 It opens with a range and the digest of an LtHash of all keys in it. A digest that is right is
-answered with AGREED, so that two sides in sync say some 100 bytes and 2. One that is wrong is
+answered with AGREED, so that two sides in sync send some 100 bytes and 2. One that is wrong is
 answered with an *estimate*: a table that shows how many keys differ, hints that show where, and the
 first few symbols of a sketch (sketch.py)::
 
@@ -387,13 +387,13 @@ def look_up_lists(
     lower, with_lower, first = key_range.lower, False, key_range.lower
     for message in turn:
         lists = iter(message.lists())
-        for index, (upper, say, _) in enumerate(message.gaps.columns()):
+        for index, (upper, mode, _) in enumerate(message.gaps.columns()):
             if index % GAPS_PER_STEP == 0:
                 yield
             upper = upper or key_range.upper
-            if say is KEYS or say is LACKING:
+            if mode is KEYS or mode is LACKING:
                 gap, listed = KeyRange(lower, upper), next(lists)
-                if say is KEYS:
+                if mode is KEYS:
                     we_lack = yield from ids_not_held(keys, gap, listed.ids, with_lower=with_lower)
                     asked_in_full = NO_KEYS
                 else:

@@ -59,8 +59,8 @@ END: Final = b""
 """Upper bound of a gap that reaches to the end of the session's range."""
 
 
-class Say(IntEnum):
-    """What a message says about a gap."""
+class Mode(IntEnum):
+    """How a message covers a gap (the term is negentropy's)."""
 
     SKIP = 0
     """Nothing: the sides agree on the gap."""
@@ -73,13 +73,13 @@ class Say(IntEnum):
 
 
 # Looking a member up in its class takes as long as a call.
-SKIP: Final = Say.SKIP
-FINGERPRINT: Final = Say.FINGERPRINT
-KEYS: Final = Say.KEYS
-LACKING: Final = Say.LACKING
+SKIP: Final = Mode.SKIP
+FINGERPRINT: Final = Mode.FINGERPRINT
+KEYS: Final = Mode.KEYS
+LACKING: Final = Mode.LACKING
 
 Body = bytes | tuple[bytes, ...]
-"""What a gap carries: a fingerprint, some keys, or the empty string, depending on its `Say`."""
+"""What a gap carries, by its `Mode`: a fingerprint, some keys, or the empty string."""
 NO_KEYS: Final[tuple[bytes, ...]] = ()
 
 
@@ -93,26 +93,26 @@ class Gaps:
     """
 
     uppers: list[bytes] = field(default_factory=list)
-    says: list[Say] = field(default_factory=list)
+    modes: list[Mode] = field(default_factory=list)
     bodies: list[Body] = field(default_factory=list)
 
-    def append(self, upper: bytes, say: Say, body: Body = b"") -> None:
+    def append(self, upper: bytes, mode: Mode, body: Body = b"") -> None:
         """Add a gap above the others."""
         self.uppers.append(upper)
-        self.says.append(say)
+        self.modes.append(mode)
         self.bodies.append(body)
 
-    def columns(self) -> Iterator[tuple[bytes, Say, Body]]:
-        """Iterate over the upper bounds, says and bodies of the gaps."""
-        return zip(self.uppers, self.says, self.bodies, strict=True)
+    def columns(self) -> Iterator[tuple[bytes, Mode, Body]]:
+        """Iterate over the upper bounds, modes and bodies of the gaps."""
+        return zip(self.uppers, self.modes, self.bodies, strict=True)
 
     def keys(self) -> list[bytes]:
         """Return the keys of all gaps."""
         return [key for body in self.bodies if isinstance(body, tuple) for key in body]
 
     def lists(self) -> int:
-        """Return how many gaps say KEYS or LACKING."""
-        return self.says.count(KEYS) + self.says.count(LACKING)
+        """Return how many gaps are KEYS or LACKING."""
+        return self.modes.count(KEYS) + self.modes.count(LACKING)
 
 
 class Conclusion(IntEnum):
@@ -149,7 +149,7 @@ class Listed(NamedTuple):
     ids: Ids
     """Of keys that the list has, but not in full."""
     wanted: Ids
-    """Of keys that the sender lacks and asks to have in full. Only where a gap says LACKING."""
+    """Of keys that the sender lacks and asks to have in full. Only where a gap is LACKING."""
 
 
 NOTHING_LISTED: Final = Listed(NO_IDS, NO_IDS)
@@ -194,7 +194,7 @@ class Message:
     symbols: Symbols | None = None
     """The sender's first symbols."""
     listed: Sequence[Listed] = ()
-    """For each gap that says KEYS or LACKING, in order; or none at all if no gap has ids."""
+    """For each gap that is KEYS or LACKING, in order; or none at all if no gap has ids."""
     salt: bytes | None = None
     """What precedes each key in the fingerprints of this message, if anything."""
 
@@ -309,8 +309,8 @@ _CONCLUDING: Final = frozenset(
 )
 """The `flags` of messages that end a session."""
 
-_SAY: Final = tuple(Say)
-_SAYS: Final = len(_SAY)
+_MODES: Final = tuple(Mode)
+_MODE_COUNT: Final = len(_MODES)
 
 _KEYS_PER_WEIGHING: Final = 256
 """Keys that are read before their memory is counted."""
@@ -452,9 +452,9 @@ class _MessageReader:
             raise _error(end, f"ids for {len(listed)} lists, but {gaps.lists()} lists")
         if not has_ids(listed):
             raise _error(end, "lists of ids without an id in them")
-        says = [say for say in gaps.says if say is KEYS or say is LACKING]
-        for say, (_, wanted) in zip(says, listed, strict=True):
-            if say is KEYS and len(wanted):
+        modes = [mode for mode in gaps.modes if mode is KEYS or mode is LACKING]
+        for mode, (_, wanted) in zip(modes, listed, strict=True):
+            if mode is KEYS and len(wanted):
                 raise _error(end, "asks for keys beside a list of all keys")
 
     def _left_out(self, at: int, flags: int) -> tuple[LeftOut, int]:
@@ -470,13 +470,13 @@ class _MessageReader:
         """Read the gaps, which reach to the end of the message."""
         data, end = self._data, len(self._data)
         gaps = Gaps()
-        uppers, says, bodies = gaps.uppers, gaps.says, gaps.bodies
+        uppers, modes, bodies = gaps.uppers, gaps.modes, gaps.bodies
         body: Body
         while at < end:
             if before == END and uppers:
                 raise _error(at, "bytes follow the last gap")
             head, size, start = data[at], data[at + 1], at + 2
-            shared = head // _SAYS
+            shared = head // _MODE_COUNT
             if (
                 (head | size) < _MORE_BYTES
                 and shared < len(before)
@@ -487,20 +487,20 @@ class _MessageReader:
                 upper = before[:shared] + data[start:at]
             else:
                 head, at = self._varint(at)
-                upper, at = self._string(at, before, head // _SAYS)
+                upper, at = self._string(at, before, head // _MODE_COUNT)
                 if upper <= before and upper != END:
                     raise _error(at, "bounds out of order")
-            say = _SAY[head % _SAYS]
-            if say is FINGERPRINT:
+            mode = _MODES[head % _MODE_COUNT]
+            if mode is FINGERPRINT:
                 body = data[at : at + FINGERPRINT_SIZE]
                 at += FINGERPRINT_SIZE
-            elif say is SKIP:
+            elif mode is SKIP:
                 body = b""
             else:
                 body, at = self._keys(at, before, upper)
             self._charge(at, len(upper) + _WEIGHT_PER_STRING)
             uppers.append(upper)
-            says.append(say)
+            modes.append(mode)
             bodies.append(body)
             before = upper
         if at > end:
@@ -682,14 +682,14 @@ def _write_gaps(parts: list[bytes], before: bytes, gaps: Gaps) -> None:
     This and reading them take most of the time of a message: the usual cases of
     `_front_code` and of its counterpart are written out in the loops.
     """
-    for upper, say, body in gaps.columns():
+    for upper, mode, body in gaps.columns():
         shared = common_prefix(before, upper)
-        head, size = shared * _SAYS + say, len(upper) - shared
+        head, size = shared * _MODE_COUNT + mode, len(upper) - shared
         if head < _MORE_BYTES and size < _MORE_BYTES:
             parts += (_ONE_BYTE[head], _ONE_BYTE[size], upper[shared:])
         else:
-            parts.append(_front_code(before, upper, say, _SAYS))
-        if say is FINGERPRINT or say is SKIP:
+            parts.append(_front_code(before, upper, mode, _MODE_COUNT))
+        if mode is FINGERPRINT or mode is SKIP:
             parts.append(body)  # type: ignore[arg-type]
         else:
             _write_keys(parts, before, body)  # type: ignore[arg-type]
