@@ -172,7 +172,7 @@ class Anchoring:
         trees, spent = await in_thread(self._journal.spent)
         under_way = await in_thread(self._journal.unfinished_tree)
         return AnchoringStatus(
-            account=self._authority.account,
+            account=self.account,
             counts=await in_thread(self._journal.counts, states),
             trees=trees,
             spent=spent,
@@ -184,11 +184,16 @@ class Anchoring:
         )
 
     @property
+    def account(self) -> PayingAccount | None:
+        """What pays; None if nothing is paid."""
+        return self._authority.account
+
+    @property
     def alarm(self) -> str:
         """What somebody should do something about; empty if there is nothing."""
         if self._pending is not None and self._pending.is_alarming:
             return self._pending.reason
-        account = self._authority.account
+        account = self.account
         balance = None if account is None else account.balance
         least = self.settings.min_balance
         if account is None or balance is None or balance >= least * 10**18:
@@ -213,6 +218,7 @@ class Anchoring:
                     await self._finish(tree)
             except (StoreError, JournalError) as error:
                 logger.error("Anchoring failed; trying again in a while", reason=str(error))
+                self._pending = Pending(str(error), is_alarming=True)
                 await trio.sleep(AFTER_FAULT)
             except Exception:
                 logger.exception("A bug stopped anchoring; trying again in a while")
@@ -357,6 +363,8 @@ async def open_anchoring(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(anchoring.follower.run)
                 nursery.start_soon(anchoring.make_trees)
+                if isinstance(authority, EvmAuthority):
+                    nursery.start_soon(authority.follow_balance)
                 yield anchoring
                 nursery.cancel_scope.cancel()
     finally:

@@ -50,6 +50,8 @@ _STEPS: Final = 6
 """Steps that follow each other without a pause: sign, send, raise the fee, send."""
 _GAS_RESERVE: Final = 1.25
 """Gas that a call may use, by what it is estimated to use."""
+_BALANCE_PAUSE: Final = 60.0
+"""Seconds."""
 _TRANSFER_GAS: Final = 21_000
 _DEFAULT_TIP: Final = 10**9
 """Wei per gas, for endpoints that suggest none."""
@@ -109,6 +111,18 @@ class EvmAuthority:
             self._obstacle, self._obstacle_since = obstacle, self._clock()
         return outcome
 
+    async def follow_balance(self) -> None:
+        """Keep the account's balance up to date while no root is on its way, too, without end."""
+        while True:
+            with suppress(NoAnswerError):
+                await self._see_balance()
+            await trio.sleep(_BALANCE_PAUSE)
+
+    async def _see_balance(self) -> None:
+        address = self._signer.address
+        balance = await self._chain.ask(read_wei, "eth_getBalance", address, "latest")
+        self.account = PayingAccount(address, balance)
+
     async def _step(self, root: CID) -> Anchored | Pending | None:
         """Take a step; None: another one may follow at once."""
         attempts = await trio.to_thread.run_sync(self._journal.attempts, root)
@@ -134,8 +148,7 @@ class EvmAuthority:
         queued = await self._need(read_quantity, "eth_getTransactionCount", address, "pending")
         base_fee = await self._need(read_base_fee, "eth_getBlockByNumber", "latest", False)
         tip = await _suggested_tip(self._chain)
-        balance = await ask(read_wei, "eth_getBalance", address, "latest")
-        self.account = PayingAccount(address, balance)
+        await self._see_balance()
         final_nonce = None
         if attempts and attempts[-1].nonce < next_nonce:
             count = "eth_getTransactionCount"

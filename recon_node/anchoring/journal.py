@@ -48,6 +48,9 @@ _REQUESTS: Final = """
     CREATE INDEX requests_by_state ON requests (state, made_at);
     CREATE INDEX requests_by_tree ON requests (tree) WHERE tree IS NOT NULL;
 """
+_INDEX: Final = (
+    "CREATE INDEX IF NOT EXISTS requests_by_asker ON requests (cid, asker) WHERE init IS NULL"
+)
 _TABLES: Final = """
     CREATE TABLE marks (one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT, position INTEGER);
     CREATE TABLE trees (
@@ -185,6 +188,7 @@ class Journal:
                 f"BEGIN; {tables_made} PRAGMA application_id = {_APPLICATION_ID}; "
                 f"PRAGMA user_version = {_VERSION}; COMMIT"
             )
+        self._connection.execute(_INDEX)
 
     def close(self) -> None:
         """Close the file."""
@@ -239,10 +243,13 @@ class Journal:
     def find(self, cid: CID, asker: str = "", stream: str | None = None) -> AnchorRequest | None:
         """Return the request for a CID: that for a stream, if one is named; else that for the event
         of this node, or for a stream that the asker's address block named, or any."""
-        where = "WHERE cid = ?1" if stream is None else "WHERE cid = ?1 AND of IN ('', ?3)"
-        order = "ORDER BY of <> '', asker IS NOT ?2, made_at LIMIT 1"
-        values = (cid, asker) if stream is None else (cid, asker, stream)
-        return next(iter(self._requests(f"{where} {order}", *values)), None)
+        where = "WHERE cid = ?1 AND of IN ('', ?2) ORDER BY of LIMIT 1"
+        found = self._requests(where, cid, stream or "")
+        if not found and stream is None:  # others have named any number of streams
+            by_asker = "INDEXED BY requests_by_asker WHERE (cid, asker) = (?, ?) AND init IS NULL"
+            found = self._requests(f"{by_asker} LIMIT 1", cid, asker)
+            found = found or self._requests("WHERE cid = ? LIMIT 1", cid)
+        return found[0] if found else None
 
     def requests(self, states: Sequence[RequestState], limit: int) -> list[AnchorRequest]:
         """Return some requests, the latest first."""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import structlog.testing
@@ -16,7 +16,7 @@ from support.waiting import eventually
 from recon_node.anchoring import anchoring_service
 from recon_node.anchoring.anchoring_service import Anchoring, FullError
 from recon_node.anchoring.authority import Pending
-from recon_node.anchoring.journal import FILE_NAME, Journal, RequestState
+from recon_node.anchoring.journal import FILE_NAME, Journal, JournalError, RequestState
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.ceramic import Event, EventKind, Network, StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import (
@@ -308,14 +308,16 @@ async def test_another_alarm_that_lasts_is_logged_later(opened, monkeypatch) -> 
     assert reasons == ["no endpoint", "the contract"]
 
 
-async def test_the_alarm_about_a_bug_ends_with_it(opened, monkeypatch) -> None:
+@pytest.mark.parametrize("error", [TypeError("a bug"), JournalError("the disk is full")])
+async def test_the_alarm_about_a_fault_ends_with_it(opened, monkeypatch, error) -> None:
     async with opened(streams=("none",), interval=3600) as (_, anchoring):
         await anchoring.request(CID.of(DAG_CBOR, b"the root of another node's tree"), MODEL)
-        monkeypatch.setattr(anchoring_service, "AFTER_BUG", 0.01)
+        for name in ("AFTER_BUG", "AFTER_FAULT"):
+            monkeypatch.setattr(anchoring_service, name, 0.01)
         with monkeypatch.context() as broken:
-            broken.setattr(Journal, "finish_requests", None)
+            broken.setattr(Journal, "finish_requests", Mock(side_effect=error))
             anchoring.anchor_now()
-            await eventually(lambda: "a bug" in anchoring.alarm)
+            await eventually(lambda: str(error) in anchoring.alarm)
         await eventually(lambda: anchoring.trees_done == 1)
         await eventually(lambda: not anchoring.alarm)
         assert (await anchoring.status()).alarm == ""
@@ -332,7 +334,8 @@ def test_waiting_requests_are_counted(tmp_path: Path) -> None:
         assert journal.counts([RequestState.WAITING]) == {RequestState.WAITING: 3}
 
 
-def test_a_request_for_a_stream_is_found_among_many_for_its_cid(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("asker", "stream"), [("", "stream 7"), ("2001:db8::", None), ("", None)])
+def test_a_request_is_found_among_many_for_its_cid(tmp_path, asker, stream) -> None:
     """Whoever may request can name any number of streams with one CID."""
     cid, steps = CID.of(DAG_CBOR, b"root"), 0
 
@@ -342,11 +345,13 @@ def test_a_request_for_a_stream_is_found_among_many_for_its_cid(tmp_path: Path) 
 
     with closing(Journal(tmp_path)) as journal:
         for number in range(500):
-            journal.request(cid, None, f"stream {number}", "", 0.0)
+            network = "2001:db8::" if number == 7 else "192.0.2.1"
+            journal.request(cid, None, f"stream {number}", network, 0.0)
         journal._connection.set_progress_handler(step, 10)
-        found = journal.find(cid, "", "stream 7")
+        found = journal.find(cid, asker, stream)
     assert found is not None
-    assert (found.of, steps < 50) == ("stream 7", True)
+    assert steps < 50
+    assert found.of == "stream 7" or not (asker or stream)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ def test_events_are_anchored_on_the_chain(chain: DevChain, tmp_path: Path) -> No
     try:
         anchoring.launch()
         anchoring.wait_until_ready()
+        wait_until(lambda: status(anchoring)["balance_wei"] is not None)  # before the first tree
         reading.launch(["--bootstrap", anchoring.addresses[0]])
         reading.wait_until_ready()
         post(anchoring, init, left, right)

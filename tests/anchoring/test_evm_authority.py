@@ -211,6 +211,17 @@ async def test_nothing_is_signed_while_the_account_is_too_poor(tmp_path: Path) -
     await world.settle()
 
 
+async def test_money_that_comes_is_seen_while_nothing_is_anchored(tmp_path, autojump_clock) -> None:
+    """Else the alarm that there is too little stays until the next tree."""
+    world = World(tmp_path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.authority.follow_balance)
+        for world.chain.balance, world.chain.dead in ((5, 0), (6, 1), (7, 0)):
+            await trio.sleep(61)
+        assert world.authority.account.balance == 7
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_block_may_be_final_by_another_endpoint(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.chain.lags = True

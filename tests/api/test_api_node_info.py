@@ -137,12 +137,12 @@ async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -
     counters.memory.by_kind["turns"] = 9
     counts = {RequestState.WAITING: 2, RequestState.IN_TREE: 1}
     account = SimpleNamespace(balance=10**18)
-    anchoring = SimpleNamespace(counts=counts, trees=3, spent=5 * 10**17, account=account)
+    anchoring = SimpleNamespace(counts=counts, trees=3, spent=5 * 10**17)
     whole = dataclasses.replace(
         services,
         peers=peers,
         anchors=[ChainReport("eip155:1")],
-        anchoring=SimpleNamespace(known=anchoring, alarm="no money"),
+        anchoring=SimpleNamespace(known=anchoring, account=account, alarm="no money"),
         snapshots=SimpleNamespace(durations={("create", "ok"): Durations()}, created_at=7.0),
         data_dir=tmp_path,
     )

@@ -96,8 +96,8 @@ def _anchoring(anchoring: Anchoring) -> Iterator[Metric]:
         yield m.ANCHORING.by_one({state: counts[state] for state in ("waiting", "in_tree")})
         yield m.ANCHORED.of(known.trees)
         yield m.ANCHOR_SPENT.of(known.spent / 10**18)
-        if known.account is not None and known.account.balance is not None:
-            yield m.ANCHOR_BALANCE.of(known.account.balance / 10**18)
+    if (account := anchoring.account) is not None and account.balance is not None:
+        yield m.ANCHOR_BALANCE.of(account.balance / 10**18)
     yield m.ANCHOR_ALARM.of(bool(anchoring.alarm))
 
 
