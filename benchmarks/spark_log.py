@@ -29,12 +29,14 @@ import structlog
 import trio
 from nacl.signing import SigningKey
 
-from recon_node.api import Services, create_app
+from recon_node.api.app import create_app
+from recon_node.api.endpoint import Services
 from recon_node.api.listener import ListenError, open_listener
 from recon_node.api.server import serve
 from recon_node.base.errors import unwrapped
 from recon_node.ceramic import Event, EventId, Network, StreamId, StreamType
-from recon_node.ceramic.builder import controller_of, init_event, model_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import init_event, model_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import StoreError, open_store
 from recon_node.store.admission.records import State

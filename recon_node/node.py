@@ -28,18 +28,12 @@ from recon_node import __version__
 from recon_node.anchoring.anchoring_service import open_anchoring
 from recon_node.anchoring.authority import AuthorityError
 from recon_node.anchoring.journal import JournalError
-from recon_node.api import (
-    Access,
-    ApiSettings,
-    Listener,
-    ListenError,
-    Services,
-    create_app,
-    open_listener,
-    serve,
-    split_host_port,
-)
+from recon_node.api.app import create_app
+from recon_node.api.endpoint import Services
 from recon_node.api.evaluation import open_evaluation
+from recon_node.api.listener import Listener, ListenError, open_listener
+from recon_node.api.server import serve
+from recon_node.api.settings import Access, ApiSettings, split_host_port
 from recon_node.base.errors import leaves, reason_of
 from recon_node.base.files import (
     draft_of,

@@ -26,7 +26,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from recon_node.anchoring.settings import AnchorSettings
-from recon_node.api import ApiSettings
+from recon_node.api.settings import ApiSettings
 from recon_node.base.errors import reason_of
 from recon_node.base.files import read_small
 from recon_node.base.setting_types import (

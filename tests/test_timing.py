@@ -19,7 +19,8 @@ from prometheus_client import CollectorRegistry, Histogram
 from support import sdk_sample
 from support.web_server import serving
 
-from recon_node.api import Services, create_app
+from recon_node.api.app import create_app
+from recon_node.api.endpoint import Services
 from recon_node.base.timing import BOUNDS, Durations, TracesError, span, traced_by, traces
 from recon_node.ceramic import Network
 from recon_node.p2p.context import Counters

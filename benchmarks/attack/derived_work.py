@@ -11,12 +11,8 @@ from benchmarks.attack.catalogue import attack
 from benchmarks.attack.field import Field, document_id, make_model
 from benchmarks.attack.measuring import MIB
 from recon_node.ceramic import Event
-from recon_node.ceramic.builder import (
-    controller_of,
-    data_event,
-    deterministic_init_event,
-    init_event,
-)
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, deterministic_init_event, init_event
 from recon_node.streams import select_tip
 from recon_node.streams.graph import EventShape
 

@@ -14,12 +14,8 @@ from benchmarks.attack.field import OWNER, Field, document_id, make_model
 from benchmarks.attack.floods import SECONDS, flood
 from benchmarks.attack.hostile import NETWORK, attacker, made_up, offer
 from recon_node.ceramic import Event, EventId, StreamId, parse_event
-from recon_node.ceramic.builder import (
-    controller_of,
-    data_event,
-    deterministic_init_event,
-    init_event,
-)
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, deterministic_init_event, init_event
 from recon_node.ipld import CID, car, dag_cbor, encode_varint
 
 _MEMBER: Final = SigningKey(b"a member of the network's list..")

@@ -18,43 +18,6 @@ people. It knows the store, and only the public names of the network side. In re
     openapi            the OpenAPI document
     settings           the address, who may use the API, and the bounds of requests
 
-A name is imported when it is first used: the processes that compute streams (`evaluation_worker`)
-need none of them, and start in half the time without.
+This file imports none of them: the processes that compute streams (`evaluation_worker`) need few,
+and start in half the time without the others.
 """
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from recon_node.api.app import create_app
-    from recon_node.api.endpoint import Services
-    from recon_node.api.listener import Listener, ListenError, open_listener
-    from recon_node.api.server import serve
-    from recon_node.api.settings import Access, ApiSettings, Limits, split_host_port
-
-__all__ = [
-    "Access",
-    "ApiSettings",
-    "Limits",
-    "ListenError",
-    "Listener",
-    "Services",
-    "create_app",
-    "open_listener",
-    "serve",
-    "split_host_port",
-]
-_MODULES = {
-    "app": ("create_app",),
-    "endpoint": ("Services",),
-    "listener": ("ListenError", "Listener", "open_listener"),
-    "server": ("serve",),
-    "settings": ("Access", "ApiSettings", "Limits", "split_host_port"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

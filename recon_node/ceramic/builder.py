@@ -24,18 +24,6 @@ _ETH_TX: Final = 0x93
 _KECCAK_256: Final = 0x1B
 
 
-__all__ = [
-    "controller_of",
-    "data_event",
-    "deterministic_init_event",
-    "init_event",
-    "model_event",
-    "proof_block",
-    "signed_event",
-    "time_event_car",
-]
-
-
 def init_event(
     key: PrivateKey,
     model: StreamId,

@@ -15,7 +15,7 @@ from support.waiting import anchoring_pair, wait_until
 from recon_node.api.errors import ApiError
 from recon_node.api.routes.products import anchors
 from recon_node.ceramic import StreamId, StreamType, parse_event
-from recon_node.ceramic.builder import controller_of
+from recon_node.ceramic.auth.did import controller_of
 from recon_node.cli import main
 from recon_node.client import AsyncCeramic, Ceramic, Key, ModelDefinition
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor

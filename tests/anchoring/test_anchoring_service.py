@@ -19,8 +19,8 @@ from recon_node.anchoring.authority import Pending
 from recon_node.anchoring.journal import FILE_NAME, Journal, JournalError, RequestState
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.ceramic import Event, EventKind, Network, StreamId, StreamType, parse_event
+from recon_node.ceramic.auth.did import controller_of
 from recon_node.ceramic.builder import (
-    controller_of,
     data_event,
     deterministic_init_event,
     init_event,

@@ -12,7 +12,11 @@ from nacl.signing import SigningKey
 from openapi_check import check_answer
 from starlette.types import ASGIApp
 
-from recon_node.api import Limits, Services, create_app, open_listener, serve
+from recon_node.api.app import create_app
+from recon_node.api.endpoint import Services
+from recon_node.api.listener import open_listener
+from recon_node.api.server import serve
+from recon_node.api.settings import Limits
 from recon_node.ceramic import Event, Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR

@@ -8,7 +8,7 @@ from api_samples import Api, api_of
 from browser import chromium as chromium
 from support import forking, sdk_sample
 
-from recon_node.api import Services
+from recon_node.api.endpoint import Services
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
 from recon_node.processes import process

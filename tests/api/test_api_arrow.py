@@ -10,7 +10,7 @@ from api_samples import INIT, Api, Events, api_of
 from support.time_events import time_event
 from test_api_damage import DAMAGED, damage
 
-from recon_node.api import Limits
+from recon_node.api.settings import Limits
 from recon_node.ipld import CID, DAG_JOSE
 from recon_node.store import Store
 

@@ -9,8 +9,8 @@ import pytest
 from api_samples import api_of
 from nacl.signing import SigningKey
 
-from recon_node.api import Limits
 from recon_node.api.routes import arrow
+from recon_node.api.settings import Limits
 from recon_node.ceramic import InitHeader, Network, Shard, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.ipld import CID, DAG_CBOR

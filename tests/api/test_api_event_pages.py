@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 from api_samples import INIT, KEY, Api, admit, change, hand_over, read
 from support.time_events import time_event
 
-from recon_node.ceramic.builder import controller_of, data_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event
 from recon_node.ipld import CID, car, dag_cbor
 from recon_node.store import Store
 

@@ -6,9 +6,9 @@ import httpx
 import trio
 from api_samples import KEY, Api, Events, api_of, read
 
-from recon_node.api import Limits
+from recon_node.api.settings import Limits
 from recon_node.ceramic import METAMODEL
-from recon_node.ceramic.builder import controller_of
+from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, multibase
 from recon_node.store import Store
 

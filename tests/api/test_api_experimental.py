@@ -21,10 +21,12 @@ from api_samples import (
 )
 from support.forging import forged
 
-from recon_node.api import Limits, Services
+from recon_node.api.endpoint import Services
 from recon_node.api.routes.interests import encode_interest, encode_range
+from recon_node.api.settings import Limits
 from recon_node.ceramic import EventId, Network, parse_event
-from recon_node.ceramic.builder import controller_of, data_event, signed_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, signed_event
 from recon_node.ipld import multibase
 from recon_node.recon import KeyRange
 from recon_node.store import Interest, Store

@@ -10,7 +10,8 @@ import trio
 import trio.testing
 from api_samples import Api, Events, api_of
 
-from recon_node.api import Limits, Services
+from recon_node.api.endpoint import Services
+from recon_node.api.settings import Limits
 from recon_node.ceramic import parse_event
 from recon_node.ipld import multibase
 from recon_node.store import Store

@@ -9,9 +9,10 @@ from openapi_check import DOCUMENT
 from support import vectors
 from trio.testing import MockClock
 
-from recon_node.api import Access, Services
 from recon_node.api.app import ENDPOINTS
+from recon_node.api.endpoint import Services
 from recon_node.api.middleware import client_of
+from recon_node.api.settings import Access
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import multibase
 

@@ -6,7 +6,7 @@ import pytest
 from api_samples import connect, read_to_end, serving
 from support import vectors
 
-from recon_node.api import Services
+from recon_node.api.endpoint import Services
 from recon_node.api.middleware import Hosts, host_in
 
 REQUESTS = vectors.load("api_requests")

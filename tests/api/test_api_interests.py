@@ -20,7 +20,8 @@ from recon_node.ceramic import (
     sort_value_range,
     stream_range,
 )
-from recon_node.ceramic.builder import controller_of, signed_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import signed_event
 from recon_node.ipld import multibase
 from recon_node.store import Interest, Store, parse_interest
 

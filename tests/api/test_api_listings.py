@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import METAMODEL, Event, StreamId, StreamType
+from recon_node.ceramic.auth.did import controller_of
 from recon_node.ceramic.builder import (
-    controller_of,
     data_event,
     deterministic_init_event,
     init_event,

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support import vectors
 
 from recon_node import __version__
-from recon_node.api import Services
+from recon_node.api.endpoint import Services
 from recon_node.api.metrics.catalogue import FAMILIES
 from recon_node.api.routes.node_info import did_of_peer, with_peer_id
 from recon_node.base.timing import Durations

@@ -8,7 +8,7 @@ from api_samples import api_of, read
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.api import Services
+from recon_node.api.endpoint import Services
 from recon_node.api.metrics import LOOP_WINDOW, LoopWatch
 from recon_node.p2p import SyncReport
 

@@ -20,7 +20,8 @@ from test_api_undelivered import CHAIN
 
 from recon_node.anchoring.anchoring_service import Anchoring, open_anchoring
 from recon_node.anchoring.settings import AnchorSettings
-from recon_node.api import Access, Services
+from recon_node.api.endpoint import Services
+from recon_node.api.settings import Access
 from recon_node.ceramic import network_range
 from recon_node.chain import ChainSettings, open_anchors
 from recon_node.dag.dag_events import shard_event

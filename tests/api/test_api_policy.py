@@ -8,7 +8,8 @@ from api_samples import api_of, read
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import METAMODEL, Network
-from recon_node.ceramic.builder import controller_of, data_event, init_event, model_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.ipld import multibase
 from recon_node.store import Policy, PolicySettings, open_store
 

@@ -19,9 +19,12 @@ from api_samples import PATIENCE, Api, Events, api_of, connect, read_to_end, ser
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from recon_node.api import Access, Limits, ListenError, Services, create_app, open_listener, serve
+from recon_node.api.app import create_app
+from recon_node.api.endpoint import Services
+from recon_node.api.listener import ListenError, open_listener
 from recon_node.api.middleware import BODY_GRACE, LARGE_PIECE, PIECE, SMALL_ANSWER, Bound
-from recon_node.api.server import HEAD_LIMIT, KEEP_ALIVE
+from recon_node.api.server import HEAD_LIMIT, KEEP_ALIVE, serve
+from recon_node.api.settings import Access, Limits
 from recon_node.store import FeedColumns, StoreError
 from recon_node.store.errors import DiskFullError
 

@@ -10,7 +10,8 @@ from api_samples import Api, api_of
 from openapi_check import DOCUMENT
 
 import recon_node.api
-from recon_node.api import Access, Services
+from recon_node.api.endpoint import Services
+from recon_node.api.settings import Access
 
 STATIC = Path(recon_node.api.__file__).parent / "static"
 MODULES = sorted(module.relative_to(STATIC).as_posix() for module in STATIC.rglob("*.js"))

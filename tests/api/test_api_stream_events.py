@@ -7,8 +7,9 @@ from support.forging import forged
 from support.time_events import time_event
 from support.wallets import EthereumWallet
 
-from recon_node.api import Limits
-from recon_node.ceramic.builder import controller_of, signed_event
+from recon_node.api.settings import Limits
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import signed_event
 from recon_node.ipld import multibase
 from recon_node.store import Store
 

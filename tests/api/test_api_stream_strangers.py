@@ -8,8 +8,9 @@ import pytest
 from api_samples import INIT, KEY, admit, api_of, change, read
 from support.forging import forged
 
-from recon_node.api import Limits, Services
+from recon_node.api.endpoint import Services
 from recon_node.api.routes.streams import read_delivered
+from recon_node.api.settings import Limits
 from recon_node.ceramic import Event, parse_event
 from recon_node.ceramic.builder import data_event
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, encode_varint

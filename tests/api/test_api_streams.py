@@ -7,15 +7,10 @@ import pytest
 import trio
 from api_samples import INIT, KEY, Api, Events, admit, api_of, change, read
 
-from recon_node.api import Limits
+from recon_node.api.settings import Limits
 from recon_node.ceramic import Event, StreamId, StreamType
-from recon_node.ceramic.builder import (
-    controller_of,
-    data_event,
-    init_event,
-    model_event,
-    signed_event,
-)
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, init_event, model_event, signed_event
 from recon_node.ipld import CID, DAG_CBOR, dag_cbor, multibase
 from recon_node.store import Store
 

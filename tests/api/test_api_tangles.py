@@ -25,10 +25,11 @@ from support.tangle_samples import (
     ids,
 )
 
-from recon_node.api import Services
+from recon_node.api.endpoint import Services
 from recon_node.api.routes.products import tangles
 from recon_node.ceramic import StreamId
-from recon_node.ceramic.builder import controller_of, data_event, init_event, model_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.ipld import CID
 from recon_node.store import Store
 from recon_node.tangles.index import open_tangles

@@ -12,8 +12,8 @@ from nacl.signing import SigningKey
 from support.wallets import SESSION, EthereumWallet, capability, payload_of, text_of
 
 from recon_node.ceramic import Event
-from recon_node.ceramic.auth.did import sign
-from recon_node.ceramic.builder import controller_of, signed_event
+from recon_node.ceramic.auth.did import controller_of, sign
+from recon_node.ceramic.builder import signed_event
 from recon_node.ipld import CID, DAG_CBOR, dag_cbor, multibase
 
 ISSUED = 1724925547

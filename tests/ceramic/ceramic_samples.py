@@ -6,7 +6,8 @@ from typing import Any
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import METAMODEL
-from recon_node.ceramic.builder import controller_of, init_event, model_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import init_event, model_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 
 KEY = SigningKey(bytes(range(32)))

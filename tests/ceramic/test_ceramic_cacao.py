@@ -41,9 +41,10 @@ from recon_node.ceramic import (
     verify_signature,
 )
 from recon_node.ceramic.auth import signature
+from recon_node.ceramic.auth.did import controller_of
 from recon_node.ceramic.auth.signature import MAX_CACHED_SIZE
 from recon_node.ceramic.auth.wallets import challenge
-from recon_node.ceramic.builder import controller_of, signed_event
+from recon_node.ceramic.builder import signed_event
 from recon_node.ipld import CID, car, dag_cbor, multibase
 
 DOCUMENT = StreamType.MODEL_INSTANCE

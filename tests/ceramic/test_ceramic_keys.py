@@ -24,6 +24,7 @@ from recon_node.ceramic.auth.did import (
     ChainAccount,
     algorithm_of,
     chain_account,
+    controller_of,
     did_spellings,
     has_low_s,
     is_did,
@@ -34,7 +35,7 @@ from recon_node.ceramic.auth.did import (
     sign,
     with_low_s,
 )
-from recon_node.ceramic.builder import controller_of, data_event, init_event
+from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import encode_varint, multibase
 
 ORDERS = {

@@ -25,7 +25,8 @@ from recon_node.ceramic import (
     signer,
     verify_signature,
 )
-from recon_node.ceramic.builder import controller_of, deterministic_init_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import deterministic_init_event
 
 PAYLOAD = {"data": {"title": "x"}, "header": HEADER}
 OTHER = controller_of(OTHER_KEY)

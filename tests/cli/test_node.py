@@ -7,7 +7,8 @@ from nacl.signing import SigningKey
 from structlog.testing import capture_logs
 from support.settings import load_settings
 
-from recon_node.api import Access, open_listener
+from recon_node.api.listener import open_listener
+from recon_node.api.settings import Access
 from recon_node.ceramic import METAMODEL, Network, StreamId, StreamType, sort_value_range
 from recon_node.ceramic.builder import init_event
 from recon_node.node import StartError, _configure_interests, warn_if_open

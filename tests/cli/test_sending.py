@@ -16,7 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from support import sdk_sample
 from trio.testing import MockClock
 
-from recon_node.api import Services, create_app
+from recon_node.api.app import create_app
+from recon_node.api.endpoint import Services
 from recon_node.api.listener import open_listener
 from recon_node.api.server import serve
 from recon_node.api.settings import Limits

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support import vectors
 from support.settings import load_settings
 
-from recon_node.api import split_host_port
+from recon_node.api.settings import split_host_port
 from recon_node.base import files
 from recon_node.base.program import allow_files
 from recon_node.ceramic import METAMODEL, StreamId, StreamType

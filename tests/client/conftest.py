@@ -7,8 +7,8 @@ import httpx
 import pytest
 from client_samples import KEY
 
-from recon_node.api import Services, create_app
-from recon_node.api.app import ENDPOINTS
+from recon_node.api.app import ENDPOINTS, create_app
+from recon_node.api.endpoint import Services
 from recon_node.ceramic import Network
 from recon_node.client import AsyncCeramic
 from recon_node.store import Store, open_store

@@ -15,7 +15,7 @@ from eth_account import Account as EthAccount
 from eth_account.messages import encode_defunct
 from nacl.signing import SigningKey
 
-from recon_node.ceramic.builder import controller_of
+from recon_node.ceramic.auth.did import controller_of
 from recon_node.client import (
     METAMODEL,
     Account,

@@ -11,7 +11,8 @@ import pytest
 import trio
 from client_samples import KEY, POST
 
-from recon_node.api import Services, create_app
+from recon_node.api.app import create_app
+from recon_node.api.endpoint import Services
 from recon_node.api.settings import Limits
 from recon_node.ceramic import METAMODEL, EventKind
 from recon_node.client import (

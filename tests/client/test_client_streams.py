@@ -10,7 +10,9 @@ from client_samples import KEY, OWN_NODE, POST, PROFILE, VOTE
 from support.forging import forged
 from support.time_events import time_event
 
-from recon_node.api import Limits, Services, create_app
+from recon_node.api.app import create_app
+from recon_node.api.endpoint import Services
+from recon_node.api.settings import Limits
 from recon_node.ceramic import METAMODEL, StreamType, verify_signature
 from recon_node.ceramic.builder import data_event, signed_event
 from recon_node.client import (

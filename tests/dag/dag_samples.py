@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event, Network
-from recon_node.ceramic.builder import controller_of, signed_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import signed_event
 from recon_node.dag import unixfs
 from recon_node.dag.dag_events import DAG_MODEL
 from recon_node.dag.protocol.shards import NO_ROOT

@@ -33,7 +33,8 @@ from benchmarks.ceramic_one_node import (
     holdings,
 )
 from recon_node.ceramic import METAMODEL, Network, StreamId
-from recon_node.ceramic.builder import controller_of, data_event, init_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, init_event
 from recon_node.client import Ceramic, Key, ModelDefinition
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, cid_head, dag_cbor, multibase
 from recon_node.testnet import TestnetNode

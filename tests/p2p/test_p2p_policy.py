@@ -12,12 +12,8 @@ from p2p_support import eventually, node, sessions, two_nodes
 from support.time_events import time_event
 
 from recon_node.ceramic import StreamId, StreamType
-from recon_node.ceramic.builder import (
-    controller_of,
-    data_event,
-    deterministic_init_event,
-    init_event,
-)
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, deterministic_init_event, init_event
 from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p import AGREED

@@ -14,9 +14,11 @@ from typing import NoReturn
 import structlog
 import trio
 
-from recon_node.api import Limits, Services, create_app
+from recon_node.api.app import create_app
+from recon_node.api.endpoint import Services
 from recon_node.api.listener import open_listener
 from recon_node.api.server import serve
+from recon_node.api.settings import Limits
 from recon_node.ceramic import Network
 from recon_node.store import Store, open_store
 

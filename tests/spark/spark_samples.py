@@ -9,13 +9,8 @@ from support.time_events import time_event
 from support.wallets import EthereumWallet
 
 from recon_node.ceramic import Event, StreamId
-from recon_node.ceramic.builder import (
-    controller_of,
-    data_event,
-    init_event,
-    model_event,
-    signed_event,
-)
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, init_event, model_event, signed_event
 from recon_node.ipld import CID
 
 KEY = SigningKey(bytes(range(32)))

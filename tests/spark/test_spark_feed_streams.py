@@ -15,8 +15,8 @@ from support.forging import other_form
 from support.time_events import time_event
 
 from recon_node.ceramic import Event
+from recon_node.ceramic.auth.did import controller_of
 from recon_node.ceramic.builder import (
-    controller_of,
     data_event,
     deterministic_init_event,
     init_event,

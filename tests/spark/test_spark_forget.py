@@ -19,12 +19,8 @@ from spark_samples import document, replace
 from support import forking
 from test_spark_views import OF, history
 
-from recon_node.ceramic.builder import (
-    controller_of,
-    data_event,
-    deterministic_init_event,
-    init_event,
-)
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, deterministic_init_event, init_event
 from spark_sink.query.changes import Changes
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW

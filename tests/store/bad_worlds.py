@@ -11,8 +11,8 @@ from support.forging import forged
 from support.time_events import time_event
 
 from recon_node.ceramic import Event, EventId, InitHeader
+from recon_node.ceramic.auth.did import controller_of
 from recon_node.ceramic.builder import (
-    controller_of,
     data_event,
     deterministic_init_event,
     init_event,

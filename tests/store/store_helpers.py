@@ -13,7 +13,8 @@ from nacl.signing import SigningKey
 from support.time_events import time_event
 
 from recon_node.ceramic import Event, EventId, InitHeader, Network, StreamId, StreamType
-from recon_node.ceramic.builder import controller_of, data_event, init_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import FeedRow, Store, StoreSettings

@@ -11,7 +11,8 @@ from store_helpers import MODEL, NETWORK, OTHER_MODEL, feed_of, offer
 from support.time_events import time_event
 
 from recon_node.ceramic import Event, parse_event
-from recon_node.ceramic.builder import controller_of, signed_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import signed_event
 from recon_node.ipld import DAG_JOSE, car
 from recon_node.store import DamagedEventError, Store, open_store
 from recon_node.store.maintenance import import_history

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import NETWORK, check_tables, feed_of
 
-from recon_node.ceramic.builder import controller_of
+from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import CID
 from recon_node.store import Policy, Store, StoreSettings, open_store
 

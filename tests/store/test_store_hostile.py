@@ -12,9 +12,9 @@ from store_helpers import KEYS, MODEL, NETWORK, World, controller, feed_of
 from support.time_events import time_event
 
 from recon_node.ceramic import Event, EventId
-from recon_node.ceramic.auth.did import sign
+from recon_node.ceramic.auth.did import controller_of, sign
 from recon_node.ceramic.auth.envelope import Envelope
-from recon_node.ceramic.builder import controller_of, data_event
+from recon_node.ceramic.builder import data_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import StoreSettings, open_store
 from recon_node.store.admission.ladder import Ladder

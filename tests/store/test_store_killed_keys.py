@@ -23,7 +23,7 @@ from support import forking
 from recon_node.base.files import move_into_place
 from recon_node.base.steps import run_steps
 from recon_node.ceramic import network_range
-from recon_node.ceramic.builder import controller_of
+from recon_node.ceramic.auth.did import controller_of
 from recon_node.recon import KeyRange, KeyStore, KeyView
 from recon_node.recon.keys import kept_sums
 from recon_node.store import Policy, Store, StoreSettings, open_store

@@ -11,13 +11,8 @@ from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, controller, offer
 from support.time_events import time_event
 
 from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamType
-from recon_node.ceramic.builder import (
-    controller_of,
-    data_event,
-    init_event,
-    model_event,
-    signed_event,
-)
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, init_event, model_event, signed_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.store import Policy, PolicySettings, open_store
 from recon_node.store.admission.records import StreamRecord

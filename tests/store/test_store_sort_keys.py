@@ -8,7 +8,8 @@ from capabilities import ACCOUNT, SESSION, capability
 from store_helpers import KEYS, MODEL, NETWORK, feed_of, offer
 
 from recon_node.ceramic import Event, EventId, StreamId, StreamType, parse_event, sort_value_range
-from recon_node.ceramic.builder import controller_of, data_event, signed_event
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import data_event, signed_event
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import Interest, InvalidInterestError, StoreSettings, open_store
 

@@ -9,9 +9,8 @@ from typing import Any
 import coincurve
 from nacl.signing import SigningKey
 
-from recon_node.ceramic.auth.did import eip55, keccak_256
+from recon_node.ceramic.auth.did import controller_of, eip55, keccak_256
 from recon_node.ceramic.auth.wallets import address_of, personal_message
-from recon_node.ceramic.builder import controller_of
 from recon_node.ipld import dag_cbor
 
 SESSION = SigningKey(b"s" * 32)

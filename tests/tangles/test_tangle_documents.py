@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event, StreamId, StreamType
-from recon_node.ceramic.builder import (
-    controller_of,
-    deterministic_init_event,
-    init_event,
-    model_event,
-)
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.builder import deterministic_init_event, init_event, model_event
 from recon_node.tangles.documents import (
     MAX_PREVIOUS,
     MAX_TANGLES,
