@@ -10,7 +10,6 @@ All work on ids is numpy's, a batch at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -28,9 +27,8 @@ Ids = NDArray[np.uint64]
 NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 
 
-@lru_cache(maxsize=4096)
 def id_of(key: bytes) -> bytes:
-    """Return the id of a key, as its bytes. An event's is asked for six times while it arrives."""
+    """Return the id of a key, as its bytes."""
     return sha256(key).digest()[:ID_SIZE]
 
 
