@@ -125,7 +125,7 @@ async def open_anchors(
             logger.info("No chain_rpc is set: time events stay pending")
         await _check_providers(providers, settings.start_patience)
         clock = [DEVELOPMENT_CHAIN] if settings.development_time else []
-        await store.ask_chains([*settings.providers, *clock])
+        await store.note_chains([*settings.providers, *clock])
         async with trio.open_nursery() as nursery:
             for provider, report in zip(providers, reports, strict=True):
                 nursery.start_soon(_Follower(provider, report, store, now, jitter).run)

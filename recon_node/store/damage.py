@@ -171,7 +171,7 @@ class DamageWatch:
 
     Attributes:
         found_total: damaged events found so far.
-        mended_total: how many of them were repaired.
+        repaired_total: how many of them were repaired.
     """
 
     def __init__(self, keys: KeyStore, reader: _Reader) -> None:
@@ -183,7 +183,7 @@ class DamageWatch:
         self._damaged: dict[tuple[EventId | None, CID | None, int | None], Damage] = {}
         self._found = trio.lowlevel.ParkingLot()
         self.found_total = 0
-        self.mended_total = 0
+        self.repaired_total = 0
 
     @property
     def count(self) -> int:
@@ -220,12 +220,12 @@ class DamageWatch:
                 self._take_from_ring(damage.event_id)
             self._found.unpark_all()
 
-    def note_mended(self, event_ids: Iterable[EventId]) -> None:
+    def note_repaired(self, event_ids: Iterable[EventId]) -> None:
         """Note events whose copies in the log are sound again, and put their keys back."""
         for event_id in event_ids:
             for name in [name for name in self._damaged if name[0] == event_id]:
                 del self._damaged[name]
-                self.mended_total += 1
+                self.repaired_total += 1
                 logger.info("A damaged event was repaired", cid=str(event_id.event_cid))
             self._keys.add(event_id)
             if self._ring_keys is not None and event_id in self._taken_from_ring:
@@ -254,7 +254,7 @@ class DamageWatch:
         if event_ids:
             cars = await self._reader.cars_for_peers(event_ids)
             sound = zip(event_ids, cars, strict=True)
-            self.note_mended(event_id for event_id, car in sound if car is not None)
+            self.note_repaired(event_id for event_id, car in sound if car is not None)
         if still_damaged := self._between(after, upto):
             raise DamagedEventError(*still_damaged)
 

@@ -122,8 +122,8 @@ class Intake:
         self.durations: dict[BatchOutcome, Durations] = {"ok": Durations(), "failed": Durations()}
         """Time from a batch's verification to the end of its transaction."""
 
-    async def hand_in(self, events: Sequence[Submission]) -> list[Verdict]:
-        """Hand in events and wait for their verdicts, in order.
+    async def submit(self, events: Sequence[Submission]) -> list[Verdict]:
+        """Submit events and wait for their verdicts, in order.
 
         More events than a batch takes go in several, each in its own transaction.
 

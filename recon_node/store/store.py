@@ -30,7 +30,12 @@ from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore, KeyView, id_of, intersect_ranges
 from recon_node.store.damage import DamageWatch
 from recon_node.store.db.log import Committed, EventLog
-from recon_node.store.db.settling import ask_chains, commit_proofs, forget_far_dues, postpone_proofs
+from recon_node.store.db.settling import (
+    commit_proofs,
+    forget_far_dues,
+    note_chains,
+    postpone_proofs,
+)
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.errors import DiskFullError
 from recon_node.store.intake import Intake, Writer
@@ -197,13 +202,13 @@ class Store:
         An event is refused if its init event or a prev is not here, or if it is not valid.
         Interests do not matter. Cancelling the call does not take the events back.
         """
-        return await self._intake.hand_in([Submission(car) for car in cars])
+        return await self._intake.submit([Submission(car) for car in cars])
 
     async def admit_history(self, cars: Sequence[bytes]) -> list[Verdict]:
         """Admit events that the operator brings: as `admit_local`, but under capabilities that held
         at any time.
         """
-        return await self._intake.hand_in([Submission(car, at_any_time=True) for car in cars])
+        return await self._intake.submit([Submission(car, at_any_time=True) for car in cars])
 
     async def admit_remote(self, events: Sequence[tuple[EventId, bytes]]) -> list[Verdict]:
         """Admit events of peers, each under the EventId that the peer has for it.
@@ -213,7 +218,7 @@ class Store:
         take the events back.
         """
         with self.disk.room_for(sum(len(car) for _, car in events)):
-            return await self._intake.hand_in([Submission(car, key) for key, car in events])
+            return await self._intake.submit([Submission(car, key) for key, car in events])
 
     async def read_event(self, car: bytes) -> Finding:
         """Return what a CAR says of itself, read in a process; for large ones."""
@@ -231,7 +236,7 @@ class Store:
         """
         submitted = [Submission(car, ring_key=key) for key, car in events]
         with self.disk.room_for(sum(len(car) for _, car in events)):
-            return await self._intake.hand_in(submitted)
+            return await self._intake.submit(submitted)
 
     async def find_time(self, time: int) -> FeedTime:
         """Return the feed position of a time, in Unix milliseconds.
@@ -249,11 +254,11 @@ class Store:
 
         return await self._writer.ask(find)
 
-    async def ask_chains(self, chains: Collection[str]) -> None:
+    async def note_chains(self, chains: Collection[str]) -> None:
         """Note which chains are asked about anchors (CAIP-2): time events of others make room for
         theirs.
         """
-        await self._writer.run(partial(ask_chains, self._writer.log, chains))
+        await self._writer.run(partial(note_chains, self._writer.log, chains))
 
     async def settle_proofs(self, verdicts: Sequence[tuple[CID, int | str]]) -> None:
         """Record the outcomes of lookups of proofs: the time of the block, in Unix seconds, or why
@@ -346,8 +351,8 @@ class Store:
 
     def publish(self, committed: Committed) -> None:
         """Take over what a commit changed, and wake those who wait for it."""
-        if committed.mended:  # before the next: what is repaired may be refused then
-            self.damage.note_mended(committed.mended)
+        if committed.repaired:  # before the next: what is repaired may be refused then
+            self.damage.note_repaired(committed.repaired)
         for event_id in committed.removed:
             self._keys.discard(event_id)
         self._keys.load(committed.added)

@@ -290,7 +290,7 @@ async def test_a_damaged_event_comes_again_from_a_peer(tmp_path, sdk_cars):
             connection.commit()
         with pytest.raises(DamagedEventError):
             await b.store.reader.car(row.event_cid)
-        await eventually(lambda: b.store.damage.mended_total == 1)
+        await eventually(lambda: b.store.damage.repaired_total == 1)
         assert await b.store.reader.car(row.event_cid) == row.car
         assert await b.store.reader.feed(8, 1) == [row]
         assert (b.ahash(), b.store.damage.count) == (agreed, 0)

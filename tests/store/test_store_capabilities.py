@@ -104,7 +104,9 @@ async def test_a_merge_counts_on_top_of_an_expired_event(tmp_path: Path) -> None
     assert (tip.event, tip.diverged, tip.pruned) == (c.cid, False, ())
 
 
-async def test_an_event_that_is_mended_with_what_it_waits_for_is_counted_once(store: Store) -> None:
+async def test_an_event_that_is_repaired_with_what_it_waits_for_is_counted_once(
+    store: Store,
+) -> None:
     """It waits because its capability cannot be read, and is refused for its EventId."""
     init = init_of(ACCOUNT)
     late = change(init)

@@ -1,4 +1,4 @@
-"""Damaged events are never served, and mended by whoever brings them again."""
+"""Damaged events are never served, and replaced by a copy that arrives."""
 
 import io
 from collections.abc import Callable
@@ -87,7 +87,7 @@ async def test_a_damaged_event_is_not_served_until_it_comes_again(tmp_path: Path
             before[9].car,
             None,
         ]
-        assert (store.damage.count, store.damage.mended_total) == (1, 0)
+        assert (store.damage.count, store.damage.repaired_total) == (1, 0)
         assert row.event_id not in store.keys, "Recon fetches what is not here"
         assert store.pending == pending
 
@@ -99,7 +99,7 @@ async def test_a_damaged_event_is_not_served_until_it_comes_again(tmp_path: Path
         assert await feed_of(store) == before
         for read in reads_of(store, row.event_cid, row.stream_cid):
             await read()
-        assert (store.damage.count, store.damage.mended_total) == (0, 1)
+        assert (store.damage.count, store.damage.repaired_total) == (0, 1)
         assert (store.keys.summarize(), store.pending) == (hash_before, pending)
     assert check_log(tmp_path).clean
 
@@ -115,7 +115,7 @@ def reads_of(store: Store, cid: CID, init: CID) -> list[Callable[[], object]]:
     ]
 
 
-async def test_another_event_does_not_mend(tmp_path: Path) -> None:
+async def test_another_event_does_not_repair(tmp_path: Path) -> None:
     world = World(1)
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         await store.admit_remote(world.offers())
@@ -131,7 +131,7 @@ async def test_another_event_does_not_mend(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "sql", ["UPDATE blocks SET block = zeroblob(length(block))", "DELETE FROM blocks"]
 )
-async def test_a_damaged_shared_block_is_mended_for_all_events_with_it(tmp_path, sql):
+async def test_a_damaged_shared_block_is_repaired_for_all_events_with_it(tmp_path, sql):
     world = World(3, time_events=True)
     times = [event for event in world.events.values() if event.proof is not None]
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
@@ -174,7 +174,7 @@ async def is_damaged(store: Store, event: Event) -> bool:
     return False
 
 
-async def test_a_waiting_event_that_is_damaged_goes_on_when_it_is_mended(tmp_path: Path) -> None:
+async def test_a_waiting_event_that_is_damaged_goes_on_when_it_is_repaired(tmp_path: Path) -> None:
     """Whether a session may write is seen in its event, when the init event comes."""
     init = init_of(ACCOUNT)
     second = change(init)

@@ -100,11 +100,11 @@ async def test_closing_writes_what_was_handed_in(tmp_path: Path) -> None:
     world = World(4, streams=10, events=200)
     events = list(world.events.values())
 
-    async def hand_in(store: Store) -> None:
+    async def submit(store: Store) -> None:
         await store.admit_local([event.car for event in events])
 
     async with open_store(tmp_path, NETWORK) as store, trio.open_nursery() as nursery:
-        nursery.start_soon(hand_in, store)
+        nursery.start_soon(submit, store)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert list(contents(tmp_path)) == ["events.sqlite3"]
@@ -119,7 +119,7 @@ async def test_closing_takes_no_longer_than_told(tmp_path: Path) -> None:
     settings = StoreSettings(drain_seconds=0, max_batch_events=20)
     outcomes: list[str] = []
 
-    async def hand_in(store: Store) -> None:
+    async def submit(store: Store) -> None:
         try:
             await store.admit_local(cars)
         except StoreError as error:
@@ -127,7 +127,7 @@ async def test_closing_takes_no_longer_than_told(tmp_path: Path) -> None:
 
     async with trio.open_nursery() as nursery:
         async with open_store(tmp_path, NETWORK, settings=settings) as store:
-            nursery.start_soon(hand_in, store)
+            nursery.start_soon(submit, store)
             await store.wait_for_feed(19)
         assert 20 <= store.head < len(cars)
     [outcome] = outcomes

@@ -19,7 +19,7 @@ from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import StoreSettings, open_store
 from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.shares import Share
-from recon_node.store.db.settling import ask_chains, commit_proofs, postpone_proofs
+from recon_node.store.db.settling import commit_proofs, note_chains, postpone_proofs
 
 
 def signed_with(more: str, payload: object, blocks: dict[CID, bytes]) -> tuple[CID, bytes]:
@@ -170,7 +170,7 @@ def test_made_up_time_events_keep_none_out_for_good(tmp_path: Path, on_top: str,
 
     missing_init = CID.of(DAG_CBOR, b"nowhere")
     with closing(BareLog(tmp_path, few, guarded=guarded)) as log:
-        ask_chains(log, [ASKED])
+        note_chains(log, [ASKED])
         log.admit([world.offer(theirs), world.offer(own)])
         for _ in range(12):
             for batch in offers():
@@ -196,10 +196,10 @@ def test_time_events_of_a_chain_that_is_not_asked_take_no_place_of_others(tmp_pa
     with closing(BareLog(tmp_path, few)) as log:
         assert [v.status for v in log.admit(map(world.offer, (init, first)))] == ["new", "new"]
         for chains in [], ["eip155:1"], [], ["eip155:3"]:
-            ask_chains(log, chains)
+            note_chains(log, chains)
             assert [v.status for v in log.admit([world.offer(second)])] == ["refused"]
         for chains, status in (["eip155:1", "eip155:3"], "refused"), (["eip155:3"], "new"):
-            ask_chains(log, chains)
+            note_chains(log, chains)
             assert [v.status for v in log.admit([world.offer(third)])] == [status]
         assert log.keys == sorted(map(world.event_id, (init, third)))
 

@@ -95,7 +95,7 @@ async def test_what_is_damaged_is_left_out_when_the_keys_are_loaded(tmp_path):
         [verdict, *_] = await store.admit_local([car for _, car in events])
         store.damage.note([Damage("a bit flipped", verdict.event_id, key.event_cid, 1)])
         assert key not in await store.load_ring_keys()
-        store.damage.note_mended([verdict.event_id])
+        store.damage.note_repaired([verdict.event_id])
         assert list(store.ring_keys) == sorted(key for key, _ in events)
 
 

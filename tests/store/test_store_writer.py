@@ -27,12 +27,12 @@ async def test_callers_share_batches(store: Store) -> None:
     world = World(1, streams=60, events=0)
     verdicts: list[Verdict] = []
 
-    async def hand_in(store: Store, car: bytes) -> None:
+    async def submit(store: Store, car: bytes) -> None:
         verdicts.extend(await store.admit_local([car]))
 
     async with trio.open_nursery() as nursery:
         for event in world.events.values():
-            nursery.start_soon(hand_in, store, event.car)
+            nursery.start_soon(submit, store, event.car)
     assert sorted(v.position or 0 for v in verdicts) == list(range(1, 61))
     assert store.batch_durations["ok"].count <= 3
 
@@ -84,7 +84,7 @@ async def test_a_flood_of_one_network_delays_another_by_a_batch(tmp_path: Path) 
     settings = StoreSettings(max_batch_events=8, queue_size=20)
     places: dict[str, list[int]] = {"192.0.2.1": [], "192.0.2.2": []}
 
-    async def hand_in(store: Store, asker: str, car: bytes) -> None:
+    async def submit(store: Store, asker: str, car: bytes) -> None:
         with working_for(asker):
             [verdict] = await store.admit_local([car])
         places[asker].append(verdict.position or 0)
@@ -94,10 +94,10 @@ async def test_a_flood_of_one_network_delays_another_by_a_batch(tmp_path: Path) 
         trio.open_nursery() as nursery,
     ):
         for car in flood:
-            nursery.start_soon(hand_in, store, "192.0.2.1", car)
+            nursery.start_soon(submit, store, "192.0.2.1", car)
         for _ in range(3):
             await trio.lowlevel.checkpoint()
-        nursery.start_soon(hand_in, store, "192.0.2.2", honest)
+        nursery.start_soon(submit, store, "192.0.2.2", honest)
     assert len(places["192.0.2.1"]) == len(flood)
     # One batch is written, the next one is verified, a third one is full, and then comes this one.
     assert places["192.0.2.2"][0] <= 4 * 8

@@ -483,7 +483,7 @@ def test_an_event_on_a_rejected_one_is_accepted_on_its_own_merits() -> None:
     assert (state.event_cid, state.data.content) == (later.cid, {"t": "a", "n": 1})
 
 
-def test_a_rejected_init_event_has_no_state_until_it_is_mended() -> None:
+def test_a_rejected_init_event_has_no_state_until_it_is_repaired() -> None:
     model = definition(schema=SCHEMA)
     init = document({"t": "x" * 50})
     with pytest.raises(StreamShapeError):

@@ -89,7 +89,7 @@ DAMAGED: Final = gauge(
 UNPROCESSED: Final = gauge(
     "recon_unprocessed_streams", "Streams that are set aside: nothing is computed of them."
 )
-MENDED: Final = counter(
+REPAIRED: Final = counter(
     "recon_mended_events_total", "Damaged events that were replaced by a sound copy."
 )
 VERDICTS: Final = counter(

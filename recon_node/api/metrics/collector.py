@@ -63,7 +63,7 @@ class NodeCollector(Collector):
         yield m.PENDING_PROOFS.of(store.proofs_pending)
         yield m.DAMAGED.of(store.damage.count)
         yield m.UNPROCESSED.of(len(self._services.evaluation.aside))
-        yield m.MENDED.of(store.damage.mended_total)
+        yield m.REPAIRED.of(store.damage.repaired_total)
         yield m.VERDICTS.by_one(
             {
                 "new": totals["new"],

@@ -106,12 +106,12 @@ class Rules:
         self.own_streams: set[CID] = set()
         """The streams to which clients of this node wrote, by their init events."""
 
-    def move_mended(self, mended: Sequence[CID]) -> Inquiry[None]:
-        """Move the records of mended events, and those that wait because they could not be read."""
+    def move_repaired(self, repaired: Sequence[CID]) -> Inquiry[None]:
+        """Move the records of repaired events, and those that waited for them to be readable."""
         known = self._known
-        moved = [(cid, cid) for cid in mended]  # as that of an init event, which they lacked
-        yield Want(events=mended, waiters=moved)
-        held = [record for cid in mended for record in known.records_of(cid)]
+        moved = [(cid, cid) for cid in repaired]  # as that of an init event, which they lacked
+        yield Want(events=repaired, waiters=moved)
+        held = [record for cid in repaired for record in known.records_of(cid)]
         yield Want(moving=held)
         yield from self._ladder.move([*held, *known.waiters(moved)])
 

@@ -100,7 +100,7 @@ class Committed:
     """Keys that leave the model ring, see `recon_node.store.db.doubts`."""
     trusted: Collection[EventId] = ()
     """Keys that return to it, if they were not removed."""
-    mended: Sequence[EventId] = ()
+    repaired: Sequence[EventId] = ()
     """Events that were damaged and are whole again."""
     damaged: Sequence[Damage] = ()
     """Damaged events that the change would have needed."""
@@ -467,10 +467,10 @@ def commit_batch(
     with log.transaction() as marks:
         change = Change(log, marks)
         rules = Rules(change.loader.known, marks, change.ladder, terms)
-        mended = _mend(log.connection, batch, damaged) if damaged else []
-        if mended:
-            names = [event_id.event_cid for event_id in mended]
-            change.loader.carry_out(rules.move_mended(names))
+        repaired = _repair(log.connection, batch, damaged) if damaged else []
+        if repaired:
+            names = [event_id.event_cid for event_id in repaired]
+            change.loader.carry_out(rules.move_repaired(names))
         verdicts = change.loader.carry_out(rules.judge(batch))
         committed = change.write()
         new_own = rules.own_streams - log.own_streams
@@ -480,18 +480,18 @@ def commit_batch(
         log.own_streams.clear()  # to note one again does no harm
     log.own_streams |= new_own
     log.recent.keep(change.loader.known)
-    committed.verdicts, committed.mended = verdicts, mended
+    committed.verdicts, committed.repaired = verdicts, repaired
     return committed
 
 
-def _mend(
+def _repair(
     connection: sqlite3.Connection, batch: Iterable[Submission], damaged: Collection[CID]
 ) -> list[EventId]:
     """Write those events of a batch that are damaged in the log, and return their EventIds.
 
-    Blocks that they share with other events are mended for those, too.
+    Blocks that they share with other events are repaired for those, too.
     """
-    mended: list[EventId] = []
+    repaired: list[EventId] = []
     for submission in batch:
         facts = _damaged_event(submission, damaged)
         if facts is None:
@@ -505,8 +505,8 @@ def _mend(
             "INSERT OR REPLACE INTO cars (id, car) VALUES (?, ?)",
             ((row, stored) for row, _ in rows),
         )
-        mended += (EventId(event_id) for _, event_id in rows)
-    return mended
+        repaired += (EventId(event_id) for _, event_id in rows)
+    return repaired
 
 
 def _damaged_event(submission: Submission, damaged: Collection[CID]) -> Facts | None:

@@ -1,6 +1,6 @@
 """Changes of the log that bring no event, but move those that wait.
 
-Events wait for a lookup of their anchor (`ask_chains`, `commit_proofs`, `postpone_proofs`,
+Events wait for a lookup of their anchor (`note_chains`, `commit_proofs`, `postpone_proofs`,
 `forget_far_dues`), or for others. Any number may wait for one that arrives, or for one anchor, and
 that is too much for one transaction: `releases` says how these *releases* are kept, and
 `commit_releases` continues them. Unsigned events wait as long as the log is guarded (`lift_guard`).
@@ -25,7 +25,7 @@ from recon_node.store.db.releases import (
 from recon_node.store.db.sql import explained_errors
 
 
-def ask_chains(log: EventLog, chains: Collection[str]) -> None:
+def note_chains(log: EventLog, chains: Collection[str]) -> None:
     """Note which chains are asked about anchors (CAIP-2)."""
     log.chains = chains
     with explained_errors(log.path):
