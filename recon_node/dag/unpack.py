@@ -13,7 +13,6 @@ several levels. So each node is looked at once, and what is below it is multipli
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -161,16 +160,21 @@ def unpack_dag(
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        path.chmod(_OWNERS)
-        for directory, names, _ in os.walk(path):  # that may be without permission by now
-            for name in names:
-                inner = Path(directory, name)
-                if not inner.is_symlink():
-                    inner.chmod(_OWNERS)
-        shutil.rmtree(path)
-    else:
+    """Remove a draft, however deep its directories are; what it leaves would be in the way of all
+    further attempts."""
+    if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
+        return
+    directories = [path]
+    for directory in directories:  # grows while it is walked
+        directory.chmod(_OWNERS)  # it may be without permission by now
+        for inner in directory.iterdir():
+            if inner.is_dir() and not inner.is_symlink():
+                directories.append(inner)
+            else:
+                inner.unlink()
+    for directory in reversed(directories):
+        directory.rmdir()
 
 
 def _write(root: CID, read: Read, target: Path) -> Unpacked:
