@@ -40,28 +40,28 @@ _HISTORY: Final = """
         SELECT :origin
         UNION
         SELECT base FROM history JOIN bases ON bases.replica = history.cid
-    ), appended(shard) AS (
-        SELECT DISTINCT shard FROM history JOIN appends ON appends.replica = history.cid
+    ), holding(shard) AS MATERIALIZED (
+        SELECT shards.cid FROM nodes JOIN contents ON contents.node = nodes.id
+            JOIN shards ON shards.id = contents.shard
+        WHERE nodes.cid = :link AND (:shard IS NULL OR shards.cid = :shard)
     )
 """
 _FOUND: Final = """
-    SELECT appended.shard FROM appended
-        JOIN shards ON shards.cid = appended.shard
-        JOIN nodes ON (nodes.subject, nodes.cid) = (shards.subject, :link)
-        JOIN contents ON (contents.node, contents.shard) = (nodes.id, shards.id)
-    WHERE :shard IS NULL OR appended.shard = :shard
-    ORDER BY appended.shard LIMIT 1
+    SELECT min(shard) FROM history CROSS JOIN appends ON appends.replica = history.cid
+    WHERE shard IN (SELECT shard FROM holding)
 """
+"""Strangers' replicas, which others have joined, may append any number of shards: these are read in
+their order, and compared with the few that have the block."""
 _MISSING_REPLICAS: Final = """
     SELECT cid FROM history
     WHERE NOT EXISTS (SELECT 1 FROM replicas WHERE replicas.cid = history.cid)
-    ORDER BY cid LIMIT :limit
+    LIMIT :limit
 """
 _MISSING_SHARDS: Final = """
-    SELECT shard FROM appended
-    WHERE NOT EXISTS (SELECT 1 FROM shards WHERE shards.cid = appended.shard)
+    SELECT DISTINCT shard FROM history CROSS JOIN appends ON appends.replica = history.cid
+    WHERE NOT EXISTS (SELECT 1 FROM shards WHERE shards.cid = appends.shard)
         AND (:shard IS NULL OR shard = :shard)
-    ORDER BY shard LIMIT :limit
+    LIMIT :limit
 """
 
 
@@ -75,9 +75,9 @@ def find(
     if link.hash_code == IDENTITY and shard is None:
         return Containment(True)
     named = {"link": link, "origin": origin, "shard": shard, "limit": MAX_LISTED}
-    row = connection.execute(_HISTORY + _FOUND, named).fetchone()
-    if row is not None:
-        return Containment(True, shard=CID(row[0]))
+    [(found,)] = connection.execute(_HISTORY + _FOUND, named)
+    if found is not None:
+        return Containment(True, shard=CID(found))
     missing = tuple(
         CID(raw)
         for question in (_MISSING_REPLICAS, _MISSING_SHARDS)

@@ -54,7 +54,7 @@ _TABLES: Final = """
     CREATE TABLE nodes (
         id INTEGER PRIMARY KEY, subject BLOB NOT NULL, cid BLOB NOT NULL,
         shard INTEGER, size INTEGER,
-        UNIQUE (subject, cid)
+        UNIQUE (cid, subject)
     ) STRICT;
     CREATE TABLE contents (
         node INTEGER NOT NULL, shard INTEGER NOT NULL, PRIMARY KEY (node, shard)
@@ -93,7 +93,7 @@ FILE: Final = IndexFile(
     subject="DAGs",
     name="dags.sqlite3",
     application_id=0x52454344,  # "RECD"
-    version=4,
+    version=5,
     tables=_TABLES,
     of_the_log=tuple(re.findall(r"CREATE TABLE (\w+) \(", _TABLES)),  # not `publishes`
     sort_key=SORT_KEY,
@@ -181,11 +181,12 @@ def _node(connection: sqlite3.Connection, subject: bytes, cid: CID) -> int:
 
 def _take_replica(connection: sqlite3.Connection, subject: bytes, replica: Replica) -> None:
     shards = replica.change.shards if isinstance(replica.change, Append) else ()
+    cid = replica.cid  # encodes all of it
     rows: dict[str, list[tuple[bytes, ...]]] = {
-        "replicas": [(subject, replica.cid, replica.block)],
-        "bases": [(subject, base, replica.cid) for base in replica.bases],
+        "replicas": [(subject, cid, replica.block)],
+        "bases": [(subject, base, cid) for base in replica.bases],
         "claims": [(subject, shard) for shard in shards],
-        "appends": [(replica.cid, shard) for shard in shards],
+        "appends": [(cid, shard) for shard in shards],
     }
     for table, added in rows.items():
         if added:

@@ -24,6 +24,8 @@ from recon_node.ipld import CID, IDENTITY, multibase
 
 MAX_HEADS: Final = 100
 """Heads of a DAG's log that are listed, and joined."""
+_MAX_JOINED: Final = 10_000
+"""Replicas in a join, half of what fits into an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +115,18 @@ _HEADS: Final = """
 """The replicas with their whole history that no other such one continues. Not `IN` a table of them:
 that would be read as a whole for each replica."""
 _WORTH: Final = """
-    SELECT parts.replica, count(DISTINCT appends.shard) FROM (
-        SELECT cid AS replica, cid AS part FROM replicas WHERE subject = :subject
-        UNION ALL SELECT replica, base FROM bases WHERE subject = :subject
-    ) AS parts JOIN appends ON appends.replica = part
-    JOIN shards ON (shards.subject, shards.cid) = (:subject, appends.shard)
-    GROUP BY parts.replica
+    WITH own(part, worth) AS MATERIALIZED (
+        SELECT replicas.cid, count(*) FROM replicas JOIN appends ON appends.replica = replicas.cid
+        JOIN shards ON (shards.subject, shards.cid) = (:subject, appends.shard)
+        WHERE replicas.subject = :subject GROUP BY replicas.cid
+    )
+    SELECT replica, sum(worth) FROM (
+        SELECT part AS replica, part FROM own
+        UNION ALL SELECT replica, base AS part FROM bases WHERE subject = :subject
+    ) JOIN own USING (part) GROUP BY replica
 """
-"""How many of the shards that are here a replica appends, or what it continues at once."""
+"""How many of the shards that are here a replica appends, or what it continues at once. Each list
+of shards is read once, however many continue it."""
 _PARTS: Final = """
     WITH RECURSIVE parted(cid) AS (
         VALUES {heads}
@@ -195,13 +201,14 @@ def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
 def _join(connection: sqlite3.Connection, subject: bytes, heads: Sequence[CID]) -> Replica:
     """Return the replica that has all shards of some heads: one of them, or a join of several.
 
-    It has the same CID at every node, whatever the order and grouping in which the heads met. The
-    first that it joins, in the order of their base32 text, is its prior, the others are its forks.
+    It has the same CID at every node, whatever the order and grouping in which the heads met, if
+    they do not join too many. The first that it joins, in the order of their base32 text, is its
+    prior, the others are its forks.
     """
     named = {"subject": subject} | {f"h{at}": head for at, head in enumerate(heads)}
     values = ", ".join(f"(:h{at})" for at in range(len(heads)))
-    parts = connection.execute(_PARTS.format(heads=values), named)
-    first, *others = sorted((CID(raw) for (raw,) in parts), key=str)
+    parts = [CID(raw) for (raw,) in connection.execute(_PARTS.format(heads=values), named)]
+    first, *others = sorted(parts if len(parts) <= _MAX_JOINED else heads, key=str)
     if others:
         return Replica(first, Join(tuple(others)))
     question = "SELECT block FROM replicas WHERE (subject, cid) = (?, ?)"
@@ -238,12 +245,11 @@ def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[LocatedBlo
     row = connection.execute(_ROOT, (subject,)).fetchone()
     if row is None:
         return
-    sql = "SELECT min(id), max(id) FROM nodes WHERE subject = ?"
-    low, high = connection.execute(sql, (subject,)).fetchone()
-    seen = bytearray((high - low) // 8 + 1)  # a bit for each of the DAG's nodes
+    last = connection.execute("SELECT max(id) FROM nodes").fetchone()[0]
+    seen = bytearray(last // 8 + 1)  # a bit for each node of the index
 
     def is_new(node: int) -> bool:
-        byte, bit = divmod(node - low, 8)
+        byte, bit = divmod(node, 8)
         known = seen[byte] >> bit & 1
         seen[byte] |= 1 << bit
         return not known

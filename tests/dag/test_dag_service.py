@@ -5,10 +5,11 @@ import random
 import sqlite3
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -23,7 +24,8 @@ from trio.testing import wait_all_tasks_blocked
 from recon_node import feed_index
 from recon_node.ceramic import METAMODEL, Event, InvalidEventError
 from recon_node.ceramic.builder import init_event
-from recon_node.dag import dag_index
+from recon_node.dag import dag_index, dag_state
+from recon_node.dag.containment import MAX_LISTED, find
 from recon_node.dag.dag_events import (
     MAX_SHARD_SIZE,
     Identifier,
@@ -36,7 +38,7 @@ from recon_node.dag.dag_index import FILE, take
 from recon_node.dag.dag_service import Dags, open_dags
 from recon_node.dag.dag_state import MAX_HEADS, read_state
 from recon_node.dag.errors import IncompleteDagError
-from recon_node.dag.protocol.dag_operations import Append, Publish
+from recon_node.dag.protocol.dag_operations import Append, Join, Publish
 from recon_node.dag.protocol.publishing import make_publish, statement_of
 from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.protocol.shards import CAR, CarShard, appends, split, walk
@@ -646,28 +648,84 @@ def row_of(event: Event, position: int) -> FeedRow:
     return FeedRow(position, event_id, event.cid, event.cid, event.kind, event.car)
 
 
-def test_the_heads_of_a_log_are_found_in_one_walk(tmp_path: Path) -> None:
-    """Twice as many replicas take about twice the steps, not four times."""
-    root = CID.of(RAW, b"root")
+ROOT = CID.of(RAW, b"root")
 
-    def steps(count: int) -> int:
-        counted = itertools.count()
-        (tmp_path / str(count)).mkdir()
-        with closing(FILE.open(tmp_path / str(count), "epoch", 0)) as connection:
-            last: Replica | None = None
-            events = []
-            for number in range(count):
-                prior = None if number % 2 or last is None else last.cid
-                last = Replica(prior, Append.of([CID.of(RAW, b"%d" % number)]))
-                events.append(replica_event(KEY, root, last.block))
-            rows = [row_of(event, number) for number, event in enumerate(events, 1)]
-            assert take(connection, rows, NOW) == 0
-            connection.set_progress_handler(lambda: bool(next(counted) < 0), 100)
-            state = read_state(connection, root)
-            assert len(state.heads) == MAX_HEADS
-        return next(counted)
 
-    assert steps(800) < 3 * steps(400)
+@contextmanager
+def indexed(directory: Path, replicas: Sequence[Replica]) -> Iterator[sqlite3.Connection]:
+    """An index of some replicas."""
+    directory.mkdir()
+    rows = [row_of(replica_event(KEY, ROOT, each.block), at) for at, each in enumerate(replicas, 1)]
+    with closing(FILE.open(directory, "epoch", 0)) as connection:
+        assert take(connection, rows, NOW) == 0
+        yield connection
+
+
+def steps(connection: sqlite3.Connection, ask: Callable[[sqlite3.Connection], object]) -> int:
+    """About how many steps SQLite takes to answer a question."""
+    counted = itertools.count()
+    connection.set_progress_handler(lambda: bool(next(counted) < 0), 100)
+    ask(connection)
+    return 100 * next(counted)
+
+
+def chain_of(count: int) -> list[Replica]:
+    """Replicas of which every second one continues the one before."""
+    made: list[Replica] = []
+    for number in range(count):
+        prior = made[-1].cid if made and not number % 2 else None
+        made.append(Replica(prior, Append.of([CID.of(RAW, b"%d" % number)])))
+    return made
+
+
+def brush_of(count: int) -> list[Replica]:
+    """Replicas that all continue one, which appends as many shards."""
+    first = Replica(None, Append.of([CID.of(RAW, b"%d" % number) for number in range(count)]))
+    heads = [Append.of([CID.of(RAW, b"other %d" % number)]) for number in range(count)]
+    return [first, *(Replica(first.cid, head) for head in heads)]
+
+
+@pytest.mark.parametrize("log", [chain_of, brush_of])
+def test_twice_as_many_replicas_take_about_twice_the_steps(tmp_path: Path, log: Any) -> None:
+    """Not four times: anybody can add some to any DAG."""
+
+    def steps_of(count: int) -> int:
+        with indexed(tmp_path / str(count), log(count)) as connection:
+            assert len(read_state(connection, ROOT).heads) == MAX_HEADS
+            return steps(connection, partial(read_state, root=ROOT))
+
+    assert steps_of(800) < 3 * steps_of(400)
+
+
+def test_a_replica_is_encoded_a_few_times_however_many_shards_it_appends(tmp_path, monkeypatch):
+    """One of a megabyte held the index for minutes: it was encoded anew for each of its shards."""
+    encoded: list[object] = []
+    replica = Replica(None, Append.of([CID.of(RAW, b"%d" % number) for number in range(500)]))
+    encode = dag_cbor.encode
+    monkeypatch.setattr(dag_cbor, "encode", lambda value: encoded.append(value) or encode(value))
+    with indexed(tmp_path / "log", [replica]):
+        assert len(encoded) < 20
+
+
+def test_shards_that_strangers_append_hardly_hold_up_a_resolver(tmp_path: Path) -> None:
+    """They are in the history of whoever joined them, forever."""
+    logs = [Append.of([CID.of(RAW, b"%d %d" % (n, at)) for at in range(1000)]) for n in range(10)]
+    forks = sorted((Replica(None, log) for log in logs), key=lambda fork: str(fork.cid))
+    joined = Replica(forks[0].cid, Join(tuple(fork.cid for fork in forks[1:])))
+    with indexed(tmp_path / "log", [*forks, joined]) as connection:
+        question = partial(find, link=ROOT, origin=joined.cid)
+        assert len(question(connection).waiting_for) == MAX_LISTED
+        assert steps(connection, question) < 10 * 1000 * len(forks)
+
+
+def test_more_replicas_than_a_join_holds_are_joined_by_their_heads(tmp_path, monkeypatch):
+    """Strangers' joins that made an event too large kept the owner from pushing."""
+    monkeypatch.setattr(dag_state, "_MAX_JOINED", 5)
+    forks = sorted((replica.cid for replica in brush_of(8)[1:]), key=str)
+    joins = [Replica(part[0], Join(tuple(part[1:]))) for part in (forks[:4], forks[4:])]
+    with indexed(tmp_path / "log", [*brush_of(8), *joins]) as connection:
+        first, second = sorted((replica.cid for replica in joins), key=str)
+        assert read_state(connection, ROOT).head == Replica(first, Join((second,)))
 
 
 async def test_questions_are_answered_in_turn(tmp_path: Path) -> None:
