@@ -258,17 +258,15 @@ class Anchoring:
 
     async def _finish(self, tree: Tree) -> None:
         told, next_warning = self._pending, 0.0
-        while tree.tx_hash is None or tree.block_time is None:
+        while tree.tx_hash is None:
             outcome = await self._authority.advance(tree.root)
             if isinstance(outcome, Anchored):
                 anchored = (outcome.tx_hash, outcome.block_time, outcome.cost)
                 await in_thread(self._journal.note_anchored, tree.id, *anchored)
                 self._pending = None
-                resumed = await self.tree(tree.id)
-                assert resumed is not None, "it is in the journal"
-                tree = resumed
-                tx_hash = outcome.tx_hash.hex()
-                logger.info("Anchored a tree", events=tree.leaves, transaction=tx_hash)
+                tree = replace(tree, tx_hash=outcome.tx_hash)
+                transaction = outcome.tx_hash.hex()
+                logger.info("Anchored a tree", events=tree.leaves, transaction=transaction)
             else:
                 now = trio.current_time()
                 is_still_alarm = told is not None and told.is_alarming and outcome.is_alarming

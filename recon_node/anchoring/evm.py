@@ -28,6 +28,8 @@ from recon_node.anchoring.machine import (
     Sight,
     Sign,
     decide,
+    first_fees,
+    too_dear,
 )
 from recon_node.anchoring.signer import Signer
 from recon_node.ceramic.auth.did import eip55, keccak_256
@@ -143,7 +145,7 @@ class EvmAuthority:
 
     async def _look(self, attempts: Sequence[Attempt]) -> Sight:
         """Ask for everything that a decision needs; receipts last, so that they are not older."""
-        ask, address = self._chain.ask, self._signer.address
+        address = self._signer.address
         next_nonce = await self._need(read_quantity, "eth_getTransactionCount", address, "latest")
         queued = await self._need(read_quantity, "eth_getTransactionCount", address, "pending")
         base_fee = await self._need(read_base_fee, "eth_getBlockByNumber", "latest", False)
@@ -154,7 +156,8 @@ class EvmAuthority:
             count = "eth_getTransactionCount"
             try:
                 final = hex(await self._chain.final_block())
-                final_nonce = await ask(read_quantity, count, address, final)
+                counts = await self._chain.ask_each(read_quantity, count, address, final)
+                final_nonce = min(counts, default=None)
             except AnswerError as error:  # its state of that block is gone
                 logger.info("Cannot find out which transactions are final", reason=str(error))
         mined = []
@@ -309,14 +312,11 @@ async def _count(chain: RpcProvider, signer: Signer, tag: str) -> int:
 async def _creation(chain: RpcProvider, signer: Signer, nonce: int, max_fee: int) -> str:
     base_fee = await chain.ask(read_base_fee, "eth_getBlockByNumber", "latest", False) or 0
     tip = await _suggested_tip(chain)
-    if base_fee + tip > max_fee:
-        raise AuthorityError(
-            f"the chain asks for {(base_fee + tip) / 1e9:.3g} gwei per gas, and anchor_max_fee is "
-            f"{max_fee / 1e9:.3g}"
-        )
+    fees = first_fees(base_fee, tip, max_fee)
+    if fees is None:
+        raise AuthorityError(too_dear(base_fee, max_fee))
     fields = {"gas": _GAS, "data": BYTECODE}
-    transaction = _transaction(chain.chain_id, nonce, min(2 * base_fee + tip, max_fee), tip)
-    return "0x" + signer.sign(transaction | fields)[1].hex()
+    return "0x" + signer.sign(_transaction(chain.chain_id, nonce, *fees) | fields)[1].hex()
 
 
 async def _send_creation(chain: RpcProvider, raw: str) -> None:

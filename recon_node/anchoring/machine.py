@@ -197,24 +197,28 @@ def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, obstacle: 
 
 
 def _offer(step: type[Sign | Fill], sight: Sight, limits: FeeLimits) -> Step:
-    fees = _fees(sight, limits)
+    fees = first_fees(sight.base_fee, sight.tip, limits.max_fee)
     if fees is not None:
         return step(sight.next_nonce, *fees)
-    base, most = f"{sight.base_fee / 1e9:.3g} gwei", f"{limits.max_fee / 1e9:.3g}"
-    return Pending(f"the base fee is {base}, and anchor_max_fee {most}", is_alarming=True)
+    return Pending(too_dear(sight.base_fee, limits.max_fee), is_alarming=True)
 
 
-def _fees(sight: Sight, limits: FeeLimits) -> tuple[int, int] | None:
+def first_fees(base_fee: int, tip: int, limit: int) -> tuple[int, int] | None:
     """Return what to offer at first; None if that is not enough for the next block."""
-    tip = min(sight.tip, limits.max_fee - sight.base_fee)
-    if tip < 0 or (tip == 0 < sight.tip):
+    offered = min(tip, limit - base_fee)
+    if offered < 0 or (offered == 0 < tip):
         return None
-    return min(_BASE_FEES * sight.base_fee + tip, limits.max_fee), tip
+    return min(_BASE_FEES * base_fee + offered, limit), offered
+
+
+def too_dear(base_fee: int, limit: int) -> str:
+    """Return why nothing is offered."""
+    return f"the base fee is {base_fee / 1e9:.3g} gwei, and anchor_max_fee {limit / 1e9:.3g}"
 
 
 def _raised(latest: Attempt, sight: Sight, limits: FeeLimits) -> tuple[int, int] | None:
     """Return what to offer in place of an attempt; None if it would be more than the limit."""
-    first = _fees(sight, limits) or (0, 0)
+    first = first_fees(sight.base_fee, sight.tip, limits.max_fee) or (0, 0)
     max_fee = max(first[0], _raise(latest.max_fee))
     tip = max(first[1], _raise(latest.tip))
     return (max_fee, min(tip, max_fee)) if max_fee <= limits.max_fee else None

@@ -79,6 +79,8 @@ class SimulatedChain:
         self.reverting = False
         self.lacks_receipts = False
         """The endpoint that is asked for receipts lags behind the one that is asked for nonces."""
+        self.others: list[Any] = []
+        """What other endpoints answer where each is asked."""
         self.lies = ""
         """The transaction that waits and has a receipt of the first block."""
         self.lags = False
@@ -160,7 +162,7 @@ class SimulatedChain:
 
     async def ask_each(self, *question: Any) -> list[Any]:
         answer = await self.ask(*question)
-        return [] if answer is None else [answer]
+        return [] if answer is None else [answer, *self.others]
 
     async def ask(self, read: Callable[[Any], Any], method: str, *params: Any) -> Any:
         self._reach()

@@ -228,6 +228,23 @@ async def test_a_block_may_be_final_by_another_endpoint(tmp_path: Path) -> None:
     assert (await world.settle()).tx_hash
 
 
+async def test_one_of_two_endpoints_cannot_make_the_node_pay_again(tmp_path: Path) -> None:
+    """It is the first, and says for hours that another transaction has the nonce."""
+    world = World(tmp_path)
+    await world.advance()
+    world.chain.pool.clear()
+    world.chain.use_nonce()
+    for _ in range(DEPTH + 2):
+        world.chain.mine()
+    world.chain.others = [0]
+    for _ in range(100):
+        world.chain.time += LIMITS.patience
+        assert isinstance(await world.advance(), Pending)
+    assert len(world.journal.attempts(ROOT)) == 1
+    world.chain.others = []
+    await world.settle()
+
+
 async def test_a_receipt_of_a_block_without_the_transaction_makes_no_time_events(tmp_path) -> None:
     """Nobody could have verified them, and the tree counted as done."""
     world = World(tmp_path)
