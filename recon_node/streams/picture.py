@@ -21,6 +21,8 @@ Progress = Literal["delivered", "pending", "waiting"]
 _SHAPES: Final = {"init": NodeShape.ROOT, "data": NodeShape.DATA, "time": NodeShape.TIME}
 _NAME: Final = 8
 """Characters of a CID that are shown: the last ones, since the first are the same in all CIDs."""
+_MAX_NAMED: Final = 10
+"""Events that a note names. A stream may have hundreds of branches."""
 _ORDINARY: Final = frozenset({"pruned", "pending", "waiting"})
 """Marks of events that may be folded in a long run."""
 
@@ -77,7 +79,7 @@ def stream_picture(
 
 
 def _summary(held: int, delivered: int, tip: Tip[Any] | None, trouble: str) -> str:
-    parts = [f"{held} events"]
+    parts = ["1 event" if held == 1 else f"{held} events"]
     if delivered < held:
         parts.append(f"{held - delivered} of them not delivered yet")
     if tip is None:
@@ -101,7 +103,7 @@ def _notes(
     if merge:
         yield (
             "A data event with these prevs would merge it (`recon-node stream merge`):\n"
-            + "\n".join(map(str, merge))
+            + "\n".join(_first(map(str, merge)))
         )
 
 
@@ -140,7 +142,7 @@ class _Judge:
 
     def why(self, decision: Decision[Any]) -> str:
         winner = f"{self._named(decision.winner)} wins over "
-        winner += " and ".join(map(self._named, decision.rivals))
+        winner += " and ".join(_first(map(self._named, decision.rivals)))
         if decision.rule is Rule.EARLIEST_TIME:
             return f"{winner}: after a fork, the data that was anchored first (CIP-145, rule 4)."
         if decision.rule is Rule.LOWEST_CID:
@@ -219,6 +221,13 @@ def _missing(held: Iterable[HeldEvent], full: bool) -> list[PictureNode]:
         )
         for missing in sorted(absent)
     ]
+
+
+def _first(names: Iterable[str]) -> list[str]:
+    """The names; of many, the first ones, and how many more there are."""
+    every = list(names)
+    more = len(every) - _MAX_NAMED
+    return every if more <= 0 else [*every[:_MAX_NAMED], f"{more} more"]
 
 
 def _name(id_: Hashable, full: bool) -> str:

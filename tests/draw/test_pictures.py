@@ -71,6 +71,16 @@ def test_each_rule_has_its_words(events: list[HeldEvent], words: str) -> None:
     assert words in stream_picture("", events).picture.notes[0]
 
 
+def test_of_many_branches_the_first_are_named() -> None:
+    drawn = stream_picture("", [event("I"), *(event(f"B{n:03}", "I") for n in range(500))])
+    why, merge = drawn.picture.notes
+    assert why.count(" and ") == 10
+    assert " and 489 more: no time" in why
+    assert merge.endswith("\nB009\n490 more")
+    assert len(drawn.merge) == 500
+    assert stream_picture("", [event("I")]).picture.summary == "1 event, converged, nothing pruned"
+
+
 def test_what_is_not_delivered_is_drawn_and_does_not_count() -> None:
     late = [
         event("T3", "B", "pending"),
