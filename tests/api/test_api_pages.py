@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from api_samples import INIT, KEY, Events, change, hand_over, serving
+from api_samples import INIT, KEY, MODEL, Events, change, hand_over, serving
 from browser import Browser, browser
 from page_screens import MAX_DIFFERENCE, difference_of
-from support.tangle_samples import ALL, ROOT, THREAD
+from support.tangle_samples import ALL, DEFINITION, ROOT, THREAD
 from support.time_events import time_event
 from test_api_undelivered import CHAIN
 
@@ -23,6 +23,7 @@ from recon_node.anchoring.settings import AnchorSettings
 from recon_node.api.endpoint import Services
 from recon_node.api.settings import Access
 from recon_node.ceramic import network_range
+from recon_node.ceramic.builder import init_event, model_event
 from recon_node.chain import ChainSettings, open_anchors
 from recon_node.dag.dag_events import shard_event
 from recon_node.dag.dag_service import open_dags
@@ -201,6 +202,7 @@ async def every_view(
         "feed": None,
         "streams": "streams",
         f"streams/{STREAM}?event={tip}": "stream",
+        f"streams/{ROOT.stream_id()}?event={ROOT.cid}": None,
         f"events/{tip}": None,
         "models": None,
         "interests": None,
@@ -239,6 +241,7 @@ async def visit(page: Browser, view: str) -> None:
     await page.until(f"document.querySelector('main').dataset.view === '{now}'")
     await page.until(READY)
     assert await page.run("document.querySelector('main [role=alert]')") is None
+    assert await page.run("[...document.querySelectorAll('dd')].every((each) => each.textContent)")
 
 
 async def test_every_view_for_everyone(services, shown, sample, tmp_path):
@@ -321,6 +324,36 @@ async def test_the_address_holds_what_is_chosen(services, shown, sample):
         await page.until(f"{chosen} !== null")
 
 
+async def test_what_is_chosen_in_the_table_comes_into_view(services, store, shown):
+    events = [INIT, *(change(INIT, n=n) for n in range(60))]
+    await store.admit_local([event.car for event in events])
+    async with shown(services) as (page, url, _):
+        await page.open(f"{url}/#/streams/{STREAM}", 1280)
+        await page.until("document.querySelectorAll('tbody tr').length === 61")
+        await page.run("document.querySelector('tbody tr:last-child a').click()")
+        seen = "document.querySelector('section.chosen h2')?.getBoundingClientRect()"
+        await page.until(f"{seen}?.top >= 0 && {seen}.bottom <= innerHeight")
+        await page.run("document.querySelector('section.chosen button').focus()")
+        await page.press("Enter")  # the next event: its button is still there, and has the focus
+        await page.until(f"location.hash.includes('{events[1].cid}')")
+        assert await page.run("document.activeElement.textContent") == "Later"
+
+
+async def test_content_is_shown_as_it_is(services, store, shown):
+    """Nothing in it is rounded, invisible, or turns the writing direction; names can be blank."""
+    document = init_event(KEY, MODEL, {"n": 2**63, "\u202en": "\u2066\u200b"})
+    model = model_event(KEY, {**DEFINITION, "name": " "})
+    await store.admit_local([document.car, model.car])
+    async with shown(services) as (page, url, _):
+        await page.open(f"{url}/#/streams/{document.stream_id()}", 1280)
+        await page.until("document.querySelector('.json') !== null")
+        text = await page.run("document.querySelector('.json').textContent")
+        assert json.loads(text) == {"n": 2**63, "\u202en": "\u2066\u200b"}
+        assert text.isascii()
+        await page.open(f"{url}/#/models", 1280)
+        await page.until("document.querySelector('tbody a')?.textContent === '(no name)'")
+
+
 async def test_search_and_the_live_feed(services, store, shown, sample):
     await fill(services, sample)
     async with shown(services) as (page, url, _):
@@ -364,14 +397,22 @@ async def test_a_node_that_wants_its_token(services: Services, shown: Shown) -> 
     services = dataclasses.replace(services, access=Access(token=TOKEN, token_for="all"))
     async with shown(services) as (page, url, _):
         await page.open(url, 390)
-        await page.until("document.querySelector('[type=password]') !== null")
-        await page.run("document.querySelector('[type=password]').focus()")
+        await page.until("document.activeElement.matches('[type=password]')")
+        assert await page.run("document.querySelector('main [role=alert]')") is None
         await page.call("Input.insertText", text=TOKEN)
         await page.press("Enter")
         await page.until("document.querySelector('.numbers') !== null")
         assert await page.run("document.querySelector('[type=password]')") is None
         assert TOKEN not in await page.run("location.href")
         page.problems.clear()
+
+
+async def test_a_browser_without_javascript_says_so(services: Services, shown: Shown) -> None:
+    async with shown(services) as (page, url, _):
+        await page.call("Emulation.setScriptExecutionDisabled", value=True)
+        await page.open(url, 390)
+        place = "document.querySelector('noscript p').getBoundingClientRect()"
+        assert await page.run(f"{place}.height > 0 && {place}.bottom <= innerHeight")
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 //
 // A node may require a token. It is kept for this tab only (sessionStorage), never in the address.
 
+import { parseJson } from "./format.js";
 import { useEffect, useState } from "./html.js";
 
 const TOKEN = "token";
@@ -32,14 +33,14 @@ function wantToken() {
   for (const listener of listeners) listener({});
 }
 
-/** Whether the node has asked for its token; `version` changes with each token. */
+/** Whether the node has asked for its token, and whether one is kept; `version` changes with each. */
 export function useToken() {
   const [, redraw] = useState({});
   useEffect(() => {
     listeners.add(redraw);
     return () => listeners.delete(redraw);
   }, []);
-  return { wanted: tokenWanted, version };
+  return { wanted: tokenWanted, given: sessionStorage.getItem(TOKEN) != null, version };
 }
 
 /**
@@ -58,7 +59,7 @@ export async function get(path, signal) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The node does not answer. Is it running?");
   }
-  const body = await answer.json().catch(() => ({}));
+  const body = await answer.text().then(parseJson).catch(() => ({}));
   if (answer.status === 401) wantToken();
   if (!answer.ok) throw new ApiError(answer.status, body.message ?? "HTTP " + answer.status);
   return body;

@@ -40,6 +40,25 @@ export function short(name) {
   return name.length <= 20 ? name : name.slice(0, 5) + "…" + name.slice(-8);
 }
 
+/** The name that somebody gave to something, which may be none, or blank. */
+export const named = (name) => name?.trim() ? name : "(no name)";
+
+/** An integer as it was written, which JavaScript rounds. */
+class Written extends Number {
+  constructor(text) {
+    super(text);
+    this.text = text;
+  }
+
+  toString() {
+    return this.text;
+  }
+}
+
+/** JSON as a value; large integers are kept as they are, if the browser can tell. */
+export const parseJson = (text) => JSON.parse(text, (_, value, context) =>
+  Number.isInteger(value) && !Number.isSafeInteger(value) && context ? new Written(context.source) : value);
+
 /** Bytes of base64url multibase text ("u...") as text. */
 export function fromMultibase(text) {
   const base64 = text.slice(1).replaceAll("-", "+").replaceAll("_", "/");

@@ -12,7 +12,7 @@ export const Json = ({ value, label }) => html`
   <pre class="json" tabindex="0" role="region" aria-label=${label}>${draw(value, "", { values: MAX_VALUES })}</pre>`;
 
 function draw(value, indent, left) {
-  if (value === null || typeof value !== "object") return scalar(value);
+  if (value === null || typeof value !== "object" || value instanceof Number) return scalar(value);
   const more = indent + "  ";
   const keys = Object.keys(value);
   if (!Array.isArray(value) && keys.length === 1 && keys[0] === "/" && typeof value["/"] === "string")
@@ -28,7 +28,7 @@ function draw(value, indent, left) {
 }
 
 function scalar(value) {
-  const text = JSON.stringify(value);
+  const text = value instanceof Number ? String(value) : JSON.stringify(value);
   const shown = text.length > MAX_TEXT ? text.slice(0, MAX_TEXT) + "… (" + text.length + ")" : text;
   return html`<span class=${typeof value === "string" ? "text" : "value"}>${shown}</span>`;
 }

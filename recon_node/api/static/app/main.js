@@ -84,9 +84,9 @@ function App() {
     <nav class="views" aria-label="Views"><ul>${MENU.map(([name, text, number]) => html`<li key=${name}>
       <a href=${href(name ? [name] : [])} aria-current=${isAt(route, name) ? "page" : null}>${text}
         ${number && node.data && number(node.data) != null && html`<span class="count">${count(number(node.data))}</span>`}</a></li>`)}
-      <li><a href="/docs">API</a></li><li><a href="/metrics">Metrics</a></li></ul></nav>
+      <li><a href="/docs">API</a></li>${!token.given && html`<li><a href="/metrics">Metrics</a></li>`}</ul></nav>
     <main id="main" tabindex="-1" data-view=${at}>
-      ${token.wanted && html`<${TokenForm} wrong=${node.error?.message} />`}
+      ${token.wanted && html`<${TokenForm} wrong=${token.given && node.error?.message} />`}
       ${view(route, node)}
     </main>`;
 }
@@ -116,19 +116,21 @@ function SearchForm({ query }) {
     if (text.trim()) go(["search"], { q: text.trim() });
   };
   return html`<form role="search" onSubmit=${search}>
-    <input ref=${field} type="search" aria-label="Search" aria-keyshortcuts="Control+K" title="Ctrl+K" placeholder="CID, StreamID, DID, or the name of a model"
+    <input ref=${field} type="search" aria-label="Search" aria-keyshortcuts="Control+K" title="Ctrl+K" placeholder="CID, StreamID, DID or model"
       autocomplete="off" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)} /></form>`;
 }
 
 function TokenForm({ wrong }) {
   const [text, setText] = useState("");
+  const field = useRef();
+  useEffect(() => field.current.focus(), []);
   const keep = (event) => {
     event.preventDefault();
     setToken(text.trim());
   };
   return html`<form class="box" onSubmit=${keep}>
     <label>This node requires its token
-      <input type="password" autocomplete="off" value=${text} onInput=${(event) => setText(event.target.value)} /></label>
+      <input ref=${field} type="password" autocomplete="off" value=${text} onInput=${(event) => setText(event.target.value)} /></label>
     ${wrong && html`<p class="small bad" role="alert">${wrong}</p>`}
     <div><button>Use this token</button></div></form>`;
 }

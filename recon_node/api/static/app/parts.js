@@ -2,7 +2,7 @@
 
 import { html, useState } from "./html.js";
 import { href } from "./router.js";
-import { short } from "./format.js";
+import { count, short } from "./format.js";
 
 /** The heading of a view, and what it is about. */
 export const Head = ({ title, children }) => html`
@@ -13,6 +13,12 @@ export const Name = ({ of, to, title }) => {
   const text = html`<code title=${title ?? of}>${short(of)}</code>`;
   return to ? html`<a href=${to}>${text}</a>` : text;
 };
+
+const MAX_NAMES = 20;
+
+/** Names, the first of many; null if there are none. */
+export const names = (all, to = () => null) => all.length ? html`${all.slice(0, MAX_NAMES).map((each) =>
+  html`<${Name} key=${each} of=${each} to=${to(each)} /> `)}${all.length > MAX_NAMES && `and ${count(all.length - MAX_NAMES)} more`}` : null;
 
 /** A whole name, with a button that copies it. */
 export function Copied({ text }) {
@@ -27,8 +33,10 @@ export function Copied({ text }) {
     aria-label=${"Copy " + text}>${done ? "copied" : "copy"}</button>`}`;
 }
 
-/** What an answer is instead of data: an error in words, or that it is on its way. */
+/** What an answer is instead of data: an error in words, unless the form for the token says it; or
+ * that it is on its way. */
 export function Trouble({ of: { error, loading } }) {
+  if (error?.status === 401) return null;
   if (error) return html`<p class="notice bad" role="alert">${error.message}</p>`;
   return loading ? html`<p class="loading soft" role="status">Loading …</p>` : null;
 }
@@ -77,7 +85,7 @@ export const Tabs = ({ label, of, now }) => html`
 
 /** Terms and what they are; entries without a value are left out. */
 export const Facts = ({ of }) => html`<dl class="facts">
-  ${of.filter(([, value]) => value != null && value !== "").map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
+  ${of.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
 
 /** Large numbers with their names. */
 export const Numbers = ({ of }) => html`<dl class="numbers">

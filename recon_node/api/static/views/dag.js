@@ -1,9 +1,9 @@
 // One DAG, or one identifier and what it resolves to.
 
 import { html } from "../app/html.js";
-import { useData } from "../app/api.js";
+import { useData, useToken } from "../app/api.js";
 import { bytes, count } from "../app/format.js";
-import { Copied, Facts, Head, Name, Table, Trouble, long } from "../app/parts.js";
+import { Copied, Facts, Head, Name, Table, Trouble, long, names } from "../app/parts.js";
 import { href } from "../app/router.js";
 import { Files } from "./files.js";
 
@@ -13,6 +13,7 @@ export const Dag = ({ id, query }) => (id.startsWith("did:") ? html`<${Publicati
 
 function Root({ id, query }) {
   const found = useData(`/ceramic/dag/${id}`, EVERY);
+  const token = useToken();  // which a link does not send
   const { data } = found;
   return html`
     <${Head} title="DAG"><${Copied} text=${id} /><//>
@@ -29,15 +30,8 @@ function Root({ id, query }) {
       ["Ignored events", data.ignored ? count(data.ignored) : null],
       ["In the shell", html`<${Copied} text=${`recon-node dag pull ${id} --out DIRECTORY`} />`],
     ]} />
-    ${data.complete && html`<div><a class="button" href=${`/ceramic/dag/${id}.car`} download>Download as CAR</a></div>`}</section>
+    ${data.complete && !token.given && html`<div><a class="button" href=${`/ceramic/dag/${id}.car`} download>Download as CAR</a></div>`}</section>
     ${data.blocks > 0 && html`<${Files} root=${id} path=${query.get("path") ?? ""} />`}`}`;
-}
-
-const MAX_NAMES = 20;
-
-function names(cids) {
-  if (!cids.length) return null;
-  return html`${cids.slice(0, MAX_NAMES).map((each) => html`<${Name} of=${each} /> `)}${cids.length > MAX_NAMES && `and ${count(cids.length - MAX_NAMES)} more`}`;
 }
 
 const lacking = ({ count: number, first }) => (number ? html`<span class="warn">${count(number)}</span>: ${names(first)}` : null);

@@ -4,7 +4,7 @@ import { html } from "../app/html.js";
 import { useData } from "../app/api.js";
 import { bytes } from "../app/format.js";
 import { Json } from "../app/json.js";
-import { Copied, Facts, Head, Name, Trouble } from "../app/parts.js";
+import { Copied, Facts, Head, Name, Trouble, names } from "../app/parts.js";
 import { href } from "../app/router.js";
 
 export function EventView({ cid }) {
@@ -19,7 +19,7 @@ export function EventView({ cid }) {
     ${data && html`<section class="box"><${Facts} of=${[
       ["Kind", data.kind],
       ["Stream", html`<${Name} of=${data.init} to=${href(["streams", data.init], { event: cid })} />`],
-      ["Builds on", data.prev.length ? data.prev.map((each) => html`<${Name} of=${each} to=${href(["events", each])} /> `) : null],
+      ["Builds on", names(data.prev, (each) => href(["events", each]))],
       ["Signed by", data.signer && html`<code>${data.signer}</code>`],
       ["Size", bytes(data.size)],
       ["In the shell", html`<${Copied} text=${`recon-node events get ${cid} --show`} />`],

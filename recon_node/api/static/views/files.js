@@ -2,9 +2,9 @@
 
 import { html } from "../app/html.js";
 import { useData } from "../app/api.js";
-import { bytes } from "../app/format.js";
+import { bytes, named } from "../app/format.js";
 import { Json } from "../app/json.js";
-import { Name, Table, Trouble } from "../app/parts.js";
+import { Name, Table, Trouble, long } from "../app/parts.js";
 import { href } from "../app/router.js";
 
 export function Files({ root, path }) {
@@ -25,7 +25,7 @@ function Path({ root, path }) {
 const Directory = ({ root, path, of }) => html`
   <${Table} caption="Files" hideCaption heads=${["name", "#size", "block"]} empty="An empty directory." rows=${of.entries.map((each) => ({
     key: each.name,
-    cells: [html`<a href=${href(["dags", root], { path: path ? path + "/" + each.name : each.name })}>${each.name}</a>`,
+    cells: [long(html`<a href=${href(["dags", root], { path: path ? path + "/" + each.name : each.name })}>${named(each.name)}</a>`),
       bytes(each.size), html`<${Name} of=${each.cid} />`],
   }))} />
   ${of.is_cut && html`<p class="soft">There are more: pull the DAG to see them all.</p>`}`;

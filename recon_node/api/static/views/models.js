@@ -2,8 +2,8 @@
 
 import { html } from "../app/html.js";
 import { useData, withQuery } from "../app/api.js";
-import { count, counted } from "../app/format.js";
-import { Head, Name, Pager, Table, Trouble } from "../app/parts.js";
+import { count, counted, named } from "../app/format.js";
+import { Head, Name, Pager, Table, Trouble, long } from "../app/parts.js";
 import { href } from "../app/router.js";
 
 const PAGE = 50;
@@ -25,7 +25,7 @@ export const ModelTable = ({ models }) => html`
     empty="No models here. Documents can be here without their models: add an interest in kh4q0ozorrgaq2mezktnrmdwleo1d to sync all models."
     rows=${models.map((each) => ({
       key: each.id,
-      cells: [html`<a href=${href(["streams"], { model: each.id })}>${each.name ?? "(no name)"}</a>`,
+      cells: [long(html`<a href=${href(["streams"], { model: each.id })}>${named(each.name)}</a>`),
         html`<${Name} of=${each.id} to=${href(["streams", each.id])} />`,
         html`<${Name} of=${each.controller} to=${href(["streams"], { controller: each.controller })} />`,
         count(each.streams), count(each.events)],

@@ -1,11 +1,11 @@
 // A stream: its content, its drawing, why its tip is its tip, and each of its events.
 
-import { html } from "../app/html.js";
+import { html, useEffect, useRef } from "../app/html.js";
 import { useData } from "../app/api.js";
 import { Drawing } from "../app/drawing.js";
-import { count, fromMultibase, moment } from "../app/format.js";
+import { count, fromMultibase, moment, named, parseJson } from "../app/format.js";
 import { Json } from "../app/json.js";
-import { Badge, Copied, Facts, Head, Name, Table, Trouble } from "../app/parts.js";
+import { Badge, Copied, Facts, Head, Name, Table, Trouble, long, names } from "../app/parts.js";
 import { go, href } from "../app/router.js";
 import { Transaction } from "./anchors.js";
 import { Blocks } from "./event.js";
@@ -19,6 +19,12 @@ export function Stream({ id, query }) {
   const listed = useData(picture.data && `/ceramic/streams/${picture.data.id}/events`);
   const chosen = query.get("event");
   const choose = (cid) => go(["streams", id], { event: cid, all: everything || null });
+  const shown = useRef(chosen);
+  useEffect(() => {  // what is chosen in the drawing or the table comes into view
+    const place = document.querySelector("section.chosen");
+    if (chosen !== shown.current && !place?.contains(document.activeElement)) place?.querySelector("h2").focus();
+    shown.current = chosen;
+  }, [chosen]);
   if (!picture.data) return html`<${Head} title="Stream" /><p><code>${id}</code></p><${Trouble} of=${picture} />`;
   const { data } = picture;
   return html`
@@ -30,7 +36,7 @@ export function Stream({ id, query }) {
     <section class="box"><h2>Why this is the tip</h2>
       <p class="soft small">The tip is the event on which the next one builds. Where a stream has branches, all nodes choose the same one:
         the branch whose events were anchored first (<abbr title="Ceramic Improvement Proposal">CIP</abbr>-145).</p>${data.notes.map((note) => html`<p>${lines(note)}</p>`)}</section>
-    ${chosen && html`<${Chosen} key=${chosen} stream=${data.id} cid=${chosen} events=${listed.data?.events ?? []} choose=${choose} />`}
+    ${chosen && html`<${Chosen} stream=${data.id} cid=${chosen} events=${listed.data?.events ?? []} choose=${choose} />`}
     <${Trouble} of=${listed} />
     ${listed.data && html`<${Events} id=${id} events=${listed.data.events} chosen=${chosen} tip=${data.tip} />`}`;
 }
@@ -41,17 +47,17 @@ function State({ id, picture }) {
   const state = useData(`/ceramic/streams/${id}`);
   const listed = useData(`/ceramic/search?q=${id}&limit=1`);
   const stream = listed.data?.streams[0];
-  const data = state.data && JSON.parse(fromMultibase(state.data.data));
+  const data = state.data && parseJson(fromMultibase(state.data.data));
   return html`<div class="grid">
-    <section class="box"><h2>${stream?.name ?? "At a glance"}</h2><${Facts} of=${[
+    <section class="box"><h2>${stream?.name ? named(stream.name) : "At a glance"}</h2><${Facts} of=${[
       ["Events", picture.summary],
       ["Tip", picture.tip && html`<${Name} of=${picture.tip} to=${href(["streams", id], { event: picture.tip })} />`],
       ["Of", stream && html`<${SortValue} of=${stream} />`],
       ["Controller", stream && html`<a href=${href(["streams"], { controller: stream.controller })}><code>${stream.controller}</code></a>`],
-      ["Candidates", picture.candidates.length > 1 ? picture.candidates.map((each) => html`<div><${Name} of=${each} to=${href(["streams", id], { event: each })} /></div>`) : null],
+      ["Candidates", picture.candidates.length > 1 && names(picture.candidates, (each) => href(["streams", id], { event: each }))],
       ["Tangles", data && tanglesOf(id, data.content)],
       ["In the shell", html`<${Copied} text=${"recon-node stream show " + id} />`],
-      ["Rejected", state.data?.validation_errors.length ? count(state.data.validation_errors.length) : null],
+      ["Rejected", names(state.data?.validation_errors.map((each) => each.event_cid) ?? [], (cid) => href(["streams", id], { event: cid }))],
     ]} /></section>
     <section class="box"><h2>Content at the tip</h2><${Trouble} of=${state} />
       ${data && html`<${Json} value=${data.content} label="Content at the tip" />`}</section></div>`;
@@ -70,8 +76,8 @@ function Chosen({ stream, cid, events, choose }) {
   const isDelivered = event?.state === "delivered";
   const after = useData(isDelivered ? `/ceramic/streams/${stream}/events/${cid}` : null);
   const anchor = useData(isDelivered ? `/ceramic/anchors/events/${cid}` : null);
-  return html`<section class="box" aria-label="The chosen event">
-    <div class="row apart"><h2>Event <${Name} of=${cid} /></h2><div class="row">
+  return html`<section class="box chosen" aria-label="The chosen event">
+    <div class="row apart"><h2 tabindex="-1">Event <${Name} of=${cid} /></h2><div class="row">
       ${at > 0 && html`<button onClick=${() => choose(events[at - 1].cid)}>Earlier</button>`}
       ${at >= 0 && at < events.length - 1 && html`<button onClick=${() => choose(events[at + 1].cid)}>Later</button>`}
       <a class="button" href=${href(["streams", stream])}>Close</a></div></div>
@@ -108,5 +114,5 @@ const Events = ({ id, events, chosen, tip }) => html`
       cells: [[html`<${Name} of=${each.cid} to=${href(["streams", id], { event: each.cid })} />`, each.cid === tip && " tip"], each.kind,
         html`<${Badge} state=${each.state} />`, count(each.height), count(each.position),
         each.kind === "time" ? (each.time == null ? each.chain_id : moment(each.time)) : "",
-        each.prev.map((prev) => html`<${Name} of=${prev} to=${href(["streams", id], { event: prev })} /> `)],
+        long(names(each.prev, (prev) => href(["streams", id], { event: prev })))],
     }))} />`;

@@ -2,7 +2,7 @@
 
 import { html } from "../app/html.js";
 import { useData, withQuery } from "../app/api.js";
-import { count, counted, fromMultibase, moment } from "../app/format.js";
+import { count, counted, moment, named } from "../app/format.js";
 import { Field, Head, Name, Pager, Table, Trouble } from "../app/parts.js";
 import { go, href } from "../app/router.js";
 
@@ -49,8 +49,6 @@ export const StreamTable = ({ streams, caption }) => html`
         count(each.events), each.delivered_at == null ? "" : moment(each.delivered_at / 1000)],
     }))} />`;
 
-const MAX_PREVIEW = 60;
-
 /** The beginning of a stream's content at its tip, and whether it has diverged. */
 function Preview({ id }) {
   const state = useData(`/ceramic/streams/${id}/preview`);
@@ -66,7 +64,7 @@ export function SortValue({ of: stream }) {
   if (value === METAMODEL) return html`<a href=${href(["models"])}>model</a>${stream.name && " " + stream.name}`;
   if (key === "model") {
     const to = href(["streams"], { model: value });
-    return stream.model_name ? html`<a href=${to} title=${value}>${stream.model_name}</a>` : html`<${Name} of=${value} to=${to} />`;
+    return stream.model_name ? html`<a href=${to} title=${value}>${named(stream.model_name)}</a>` : html`<${Name} of=${value} to=${to} />`;
   }
   return html`${key} = <${Name} of=${value} to=${href(["streams"], { sortKey: key, sortValue: value })} />`;
 }

@@ -2,8 +2,8 @@
 
 import { html } from "../app/html.js";
 import { useData, withQuery } from "../app/api.js";
-import { count } from "../app/format.js";
-import { Head, Name, Pager, Table, Trouble } from "../app/parts.js";
+import { count, named } from "../app/format.js";
+import { Head, Name, Pager, Table, Trouble, long } from "../app/parts.js";
 import { href } from "../app/router.js";
 
 const PAGE = 50;
@@ -18,7 +18,7 @@ export function Tangles({ query }) {
     ${found.data && html`<${Table} caption="Tangles" hideCaption heads=${["name", "starts with", "#documents"]}
       empty="None here. Start one with a document whose content.tangles has its name: see docs/tangles.md." rows=${found.data.tangles.map((each) => ({
         key: each.init + each.name,
-        cells: [each.root ? html`<a href=${href(["tangles", each.name, each.root])}>${each.name}</a>` : each.name,
+        cells: [long(each.root ? html`<a href=${href(["tangles", each.name, each.root])}>${named(each.name)}</a>` : named(each.name)),
           each.root ? html`<${Name} of=${each.root} to=${href(["streams", each.root])} />` : html`<${Name} of=${each.init} /> <span class="warn">not here</span>`,
           count(each.candidates)],
       }))} />
