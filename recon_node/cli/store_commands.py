@@ -32,7 +32,7 @@ from recon_node.base.terminal import (
 from recon_node.ceramic import MAX_CAR_SIZE, EventIdError, Network, Shard, StreamId, StreamIdError
 from recon_node.cli.command import complete_file, intake_text, print_first, step_bar
 from recon_node.cli.config import DataDirCommand
-from recon_node.cli.streams.event_file import read_items
+from recon_node.cli.streams.event_file import NoEventsError, read_items
 from recon_node.ipld import IpldError, car, multibase
 from recon_node.ipld.car import BEGINNING_SIZE, looks_like_car, read_layout, sections, without_v2
 from recon_node.settings import Settings
@@ -394,7 +394,7 @@ def read_blocks(path: Path) -> Iterator[bytes]:
     A file is a CAR, or has a CAR in each line, or is the database of a ceramic-one node
     (`db.sqlite3`). In a directory, files that are none of these, and not called `*.jsonl`, are
     blocks themselves, as kubo and js-ceramic keep them (`blocks/6Z/CIQ....data`). Other databases
-    there are skipped.
+    there are skipped, and files such as `README.txt` or `config.json` left out and named.
 
     Raises:
         CommandError: a file cannot be read, or is damaged.
@@ -403,15 +403,15 @@ def read_blocks(path: Path) -> Iterator[bytes]:
         if path.is_dir():
             for below in sorted(path.rglob("*")):
                 if below.is_file():
-                    yield from _of_file(below, is_block=below.suffix not in LINES)
+                    yield from _of_file(below, may_skip=True)
         else:
-            yield from _of_file(path, is_block=False)
+            yield from _of_file(path, may_skip=False)
     except OSError as error:
         where = error.filename or path
         raise CommandError(f"{where} cannot be read: {reason_of(error)}") from None
 
 
-def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
+def _of_file(path: Path, *, may_skip: bool) -> Iterator[bytes]:
     where = str(path)
     with path.open("rb") as file:
         beginning = file.read(BEGINNING_SIZE)
@@ -420,8 +420,8 @@ def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
             if looks_like_car(beginning) or path.suffix.lower() == ".car":
                 yield from _of_car(file)
             elif beginning.startswith(SQLITE_HEAD):
-                yield from _of_ceramic_one(path, may_skip=is_block)
-            elif is_block:
+                yield from _of_ceramic_one(path, may_skip=may_skip)
+            elif may_skip and path.suffix not in LINES:
                 block = file.read(MAX_CAR_SIZE + 1)
                 if len(block) <= MAX_CAR_SIZE:
                     yield block
@@ -432,6 +432,10 @@ def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
                         raise CommandError(f"{where}: {item.problem}")
                     data = without_v2(multibase.decode(item.data, multibase.MAX_NUMBER))
                     yield from car.decode(data).blocks.values()
+        except NoEventsError as error:
+            if not may_skip:
+                raise
+            echo(f"left out: {error}", err=True)
         except IpldError as error:
             raise CommandError(f"{where} is damaged: {error}") from None
 

@@ -203,7 +203,10 @@ def test_directories_and_databases_without_events_are_refused(tmp_path, sample):
     for path, reason in ((source, "has no events"), (other, "not that of a ceramic-one node")):
         assert reason in store(log, "import", path, "--network", "local-7", code=1).stderr
     (source / "an event.car").write_bytes(multibase.decode(sample[0]["car"]))
-    assert "1 new" in store(log, "import", source, "--network", "local-7").stdout
+    (source / "README.txt").write_text("Blocks of a node.\n")
+    done = store(log, "import", source, "--network", "local-7")
+    assert "1 new" in done.stdout
+    assert f"left out: {source / 'README.txt'} has no events" in done.stderr
 
 
 def test_a_file_of_events_that_is_damaged_is_refused_with_the_line(tmp_path, sample) -> None:
