@@ -54,7 +54,7 @@ def private_directory(path: Path) -> list[Path]:
     path.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     if is_shared(path):
         return []
-    return [entry for entry in (path, *path.iterdir()) if _make_private(entry)]
+    return [entry for entry in (path, *path.iterdir()) if make_private(entry)]
 
 
 def is_shared(directory: Path) -> bool:
@@ -71,8 +71,14 @@ def is_shared(directory: Path) -> bool:
     )
 
 
-def _make_private(path: Path) -> bool:
-    """Take others' permissions from a file or directory of ours; return whether they had any."""
+def make_private(path: Path) -> bool:
+    """Take others' permissions from a file or directory of ours; return whether they had any.
+
+    What has none is not touched: its disk may be read-only.
+
+    Raises:
+        OSError: they cannot be taken.
+    """
     try:
         status = path.lstat()
         if status.st_uid != os.geteuid() or not status.st_mode & _OTHERS or path.is_symlink():

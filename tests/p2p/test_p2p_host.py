@@ -31,6 +31,10 @@ def test_the_identity_outlives_restarts_and_is_for_its_owner_only(tmp_path):
     assert key_file.stat().st_mode & 0o777 == 0o600
     assert len(key_file.read_bytes()) >= 36
     assert list(tmp_path.iterdir()) == [key_file]
+    for mode, then in ((0o644, 0o600), (0o400, 0o400)):  # closed to others, and else not touched:
+        key_file.chmod(mode)  # a backup reads it on a disk that became read-only, too
+        assert peer_id_of(open_identity(tmp_path)) == peer_id_of(first)
+        assert key_file.stat().st_mode & 0o777 == then
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00", b"garbage", b"\x08\x01\x12\x40" + bytes(63)])

@@ -30,7 +30,13 @@ from multiaddr.codecs.cid import Codec as _AddressPart  # type: ignore[import-un
 from nacl.signing import SigningKey
 
 from recon_node.base.errors import reason_of
-from recon_node.base.files import draft_of, move_into_place, private_directory, read_small
+from recon_node.base.files import (
+    draft_of,
+    make_private,
+    move_into_place,
+    private_directory,
+    read_small,
+)
 from recon_node.p2p.errors import P2PError
 
 IDENTITY_FILE = "identity.key"
@@ -78,7 +84,7 @@ def _load(path: Path) -> KeyPair:
         raise _broken(path, "is not a libp2p private key") from error
     if identity.private_key.get_type() != KeyType.Ed25519:
         raise _broken(path, f"holds a {identity.private_key.get_type().name} key, not Ed25519")
-    path.chmod(0o600)
+    make_private(path.resolve())
     return identity
 
 
