@@ -3,14 +3,7 @@
 from dataclasses import replace
 
 from recon_node.anchoring.authority import Pending
-from recon_node.anchoring.machine import (
-    Attempt,
-    FeeLimits,
-    Obstacle,
-    Sight,
-    Sign,
-    decide,
-)
+from recon_node.anchoring.machine import Attempt, FeeLimits, Obstacle, Sight, Sign, decide
 
 LIMITS = FeeLimits(max_fee=20 * 10**9, patience=180.0, replacements=8)
 GWEI = 10**9

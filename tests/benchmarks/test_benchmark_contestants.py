@@ -84,10 +84,7 @@ def test_a_range_request_is_as_long_as_that_of_ceramic_one():
 
 def test_ceramic_one_has_at_most_twenty_ranges_in_flight():
     ours, theirs = map(KeyStore, POPULATION.pair(200, "scattered").keys())
-    asking, answering = (
-        simulation.Initiator(ours, WHOLE),
-        simulation.Responder(theirs),
-    )
+    asking, answering = (simulation.Initiator(ours, WHOLE), simulation.Responder(theirs))
     requests, most = asking.start(), 0
     while not asking.done:
         most = max(most, sum(kind == "RangeRequest" for kind, _ in requests))

@@ -115,10 +115,7 @@ def test_bash_completes_commands_and_flags(tmp_path, program, line, completed):
 @pytest.mark.parametrize("name", ["listen", "bootstrap", "api"])
 @pytest.mark.parametrize("text", ["\udcff", "\x1b[31m", "\u202e"])
 def test_a_setting_that_does_not_print_is_shown_escaped(name: str, text: str) -> None:
-    for words, env in (
-        ([f"--{name}", text], {}),
-        ([], {f"RECON_NODE_{name.upper()}": text}),
-    ):
+    for words, env in (([f"--{name}", text], {}), ([], {f"RECON_NODE_{name.upper()}": text})):
         error = error_of("config", "check", *words, code=2, **env)
         assert error.startswith("Error: ")
         assert error.rstrip("\n").isprintable()

@@ -17,12 +17,7 @@ from recon_node.p2p.context import Counters
 from recon_node.p2p.errors import PeerProtocolError, StaleStreamError
 from recon_node.p2p.sync import event_stream, fetch
 from recon_node.p2p.sync.event_server import serve_events
-from recon_node.p2p.sync.event_stream import (
-    CAR,
-    END,
-    EVENTS_BY_ID_PROTOCOL,
-    parse_request,
-)
+from recon_node.p2p.sync.event_stream import CAR, END, EVENTS_BY_ID_PROTOCOL, parse_request
 from recon_node.p2p.sync.fetch import Fetcher
 from recon_node.p2p.sync.fetch_table import (
     CLAIM_TIME,

@@ -21,12 +21,7 @@ from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import VISIT
 from recon_node.p2p.sync import reconciler
 from recon_node.p2p.sync.reconciler import PeerMemory, Reconciler
-from recon_node.p2p.sync.sync_scheduler import (
-    ASK_FOR_ALL_EVERY,
-    MAX_SYNCS,
-    REPAIR_PAUSE,
-    SLOT_TIME,
-)
+from recon_node.p2p.sync.sync_scheduler import ASK_FOR_ALL_EVERY, MAX_SYNCS, REPAIR_PAUSE, SLOT_TIME
 from recon_node.recon import KeyRange
 from recon_node.store import DamagedEventError
 

@@ -27,9 +27,7 @@ def key(number: int) -> SigningKey:
 
 def ring(number: int = 0, known: frozenset[str] = frozenset()) -> PeerRing:
     return PeerRing(
-        key(number),
-        pick=Random(7).randrange,
-        was_connected=lambda peer_id: peer_id in known,
+        key(number), pick=Random(7).randrange, was_connected=lambda peer_id: peer_id in known
     )
 
 

@@ -126,8 +126,7 @@ class Cluster(Programs):
                 *("--work-dir", self.directory / f"worker-{number}"),
             )
         wait_until(
-            lambda: self._log.read_text().count("Registering worker") == 2,
-            "all workers are known",
+            lambda: self._log.read_text().count("Registering worker") == 2, "all workers are known"
         )
 
     def executors(self) -> set[Path]:

@@ -23,10 +23,7 @@ from recon_node.ceramic import Event, Shard
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, SinkError
 from spark_sink.run.spark_session import find_java, java_home
 from spark_sink.schema import FEED
-from spark_sink.source.data_source import (
-    ReconDataSource,
-    ReconStreamReader,
-)
+from spark_sink.source.data_source import ReconDataSource, ReconStreamReader
 from spark_sink.source.feed_client import Feed, Head, find_time
 from spark_sink.source.source_options import SourceOptions
 
