@@ -250,18 +250,7 @@ def test_what_is_missing_is_named(row: Row, tmp_path: Path, rng: random.Random) 
 
 @pytest.mark.parametrize(
     ("args", "complaint"),
-    [
-        (["pull", "nonsense"], "not a CID"),
-        (["pull", "did:web:example.com"], "did:key"),
-        (["resolve", "did:key:z"], "broken DID"),
-        (["status", "zQmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKPbdG"], "is not a CID"),
-        (["pull", "bafkqaaa", "--timeout", "nan"], "'nan' is not a number"),
-        (["pull", "bafkqaaa", "--timeout", "1e400"], "'1e400' is not a number"),
-        (["publish", "bafkqaaa", "--expires", "99999w"], "'99999w' is not a time span"),
-        (["publish", "bafkqaaa", "--expires", "soon"], "'soon' is not a time span"),
-        (["publish", "bafkqaaa", "--proof", "@/nowhere"], "/nowhere: No such file"),
-        (["publish", "bafkqaaa", "--key", "/nowhere"], "the key /nowhere: No such file"),
-    ],
+    vectors.load("dag_refusals"),
 )
 def test_invalid_arguments_are_refused(row, home, args, complaint):
     result = call(row.a, *args)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from multiformats import multibase as oracle
+from support import vectors
 
 from recon_node.ipld import MultibaseError, multibase
 
@@ -50,17 +51,13 @@ def test_any_text_means_what_the_oracle_says_or_is_refused(base: str, body: str)
             multibase.decode(text)
 
 
+VECTORS = vectors.load("ipld/multibase")
+
+
 @pytest.mark.parametrize(
     "text",
     # https://github.com/multiformats/multibase/blob/master/tests/case_insensitivity.csv
-    [
-        *("f68656c6c6f20776F726C64", "F68656c6c6f20776F726C64"),
-        *("bnbswy3dpeB3W64TMMQ", "Bnbswy3dpeB3W64TMMQ"),
-        *("vd1imor3f41RMUSJCCG", "Vd1imor3f41RMUSJCCG"),
-        *("cnbswy3dpeB3W64TMMQ======", "Cnbswy3dpeB3W64TMMQ======"),
-        *("td1imor3f41RMUSJCCG======", "Td1imor3f41RMUSJCCG======"),
-        *("kfUvrsIvVnfRbjWaJo", "KfUVrSIVVnFRbJWAJo"),
-    ],
+    VECTORS["case"],
 )
 def test_letters_of_either_case_mean_the_same_in_bases_without_case(text: str) -> None:
     assert multibase.decode(text) == b"hello world"
@@ -111,18 +108,7 @@ def test_an_error_shows_only_the_start_of_a_long_text() -> None:
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [
-        ("9oo", "it has 'o'"),
-        ("zO0Il", "it has 'O'"),
-        ("k 1", "it has ' '"),
-        ("z\N{FULLWIDTH DIGIT ONE}", "it has '\N{FULLWIDTH DIGIT ONE}'"),
-        ("pzz", "'p' stands for proquint, but the rest is not proquint"),
-        ("tco=", "wrong padding"),
-        ("hybndr!", "it has '!'"),
-        ("MYW!=", "wrong characters, or unused bits that are set"),
-        ("vab", "wrong characters, or unused bits that are set"),
-        ("?x", "'?' does not name a base"),
-    ],
+    VECTORS["errors"],
 )
 def test_an_error_says_what_is_wrong_in_words(text: str, reason: str) -> None:
     """The library's own messages show its objects: "for alphabet StringAlphabet('0123..."."""

@@ -20,6 +20,7 @@ from multiaddr import Multiaddr
 from multiaddr.codecs.domain import Codec as NamePart
 from multiaddr.protocols import protocol_with_name
 from p2p_support import PATIENCE, eventually, loopback_host, node
+from support import vectors
 
 from recon_node.p2p import PeerError
 from recon_node.p2p.peers.book import PeerBook
@@ -40,31 +41,11 @@ from recon_node.p2p.transport.identity import peer_id_of
 
 PEER = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 OTHER = "12D3KooWFyT2abvq5aR22xgfTQHhUagYbS7isLs6JJYexarLLQ6z"
-UNDIALABLE = [
-    "/ip4/0.0.0.0/tcp/4101",
-    "/ip6/::/tcp/4101",
-    "/ip4/192.0.2.7/tcp/0",
-    "/ip4/255.255.255.255/tcp/1",
-    "/ip4/224.0.0.1/tcp/1",
-    "/ip6/fe80::1/tcp/1",
-    "/dns4/0/tcp/1",
-    "/dns/0x0/tcp/1",
-    "/dns4/0.0.0.0./tcp/1",
-    "/dns4/224.1/tcp/1",
-    "/ip6/::ffff:0.0.0.0/tcp/1",
-    "/ip4/192.0.2.7/udp/4101/quic-v1",
-    "/ip4/192.0.2.7/tcp/4101/ws",
-    "/ip4/192.0.2.7/udp/4101",
-    "/ip4/192.0.2.7",
-]
-DIALABLE = [
-    "/ip4/192.0.2.7/tcp/4101",
-    "/ip6/2001:db8::1/tcp/4101",
-    "/dns/node.example/tcp/4101",
-    "/dns4/node.example/tcp/4101",
-    "/dnsaddr/node.example",
-    "/ip4/127.0.0.1/tcp/1",
-]
+VECTORS = vectors.load("dialled_addresses")
+
+
+UNDIALABLE = VECTORS["undialable"]
+DIALABLE = VECTORS["dialable"]
 
 
 class Interfaces:

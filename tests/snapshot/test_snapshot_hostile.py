@@ -13,6 +13,7 @@ import pytest
 import trio
 from nacl.signing import SigningKey
 from snapshot_support import KEY, NETWORK, create, events, make_log, sync, web
+from support import vectors
 from support.web_server import serving
 
 from recon_node.ceramic import Network, network_range
@@ -380,18 +381,7 @@ def test_a_leaf_that_unpacks_to_fifty_times_its_bytes_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("source", "target", "is_followed"),
-    [
-        ("http://1.1.1.1", "http://127.0.0.1/", False),
-        ("https://1.1.1.1", "http://127.1/", False),
-        ("https://1.1.1.1", "http://localhost:5101/", False),
-        ("https://1.1.1.1", "http://[::1]/", False),
-        ("https://1.1.1.1", "http://[::ffff:10.0.0.1]/", False),
-        ("https://1.1.1.1", "http://169.254.169.254/latest/meta-data", False),
-        ("https://1.1.1.1", "http://192.168.0.1/", False),
-        ("https://1.1.1.1", "https://8.8.8.8/", True),
-        ("https://1.1.1.1", "/elsewhere", True),
-        ("http://192.168.0.1", "http://127.0.0.1/", True),
-    ],
+    vectors.load("redirects"),
 )
 async def test_a_public_server_redirects_to_public_addresses_only(source, target, is_followed):
     """Else it could have this machine ask what only it can reach."""

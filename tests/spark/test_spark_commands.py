@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 from spark_helpers import Node, feed_rows, invoked
 from spark_helpers import filled as made
-from support import forking
+from support import forking, vectors
 from support.interrupts import interrupted_at
 from support.waiting import finished
 
@@ -325,31 +325,15 @@ def test_help_teaches() -> None:
                 assert parameter.opts[0] in text
 
 
+VECTORS = vectors.load("spark/command_refusals")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("", "name the directory of the tables with --tables"),
-        ("--tables=", "'--tables': the name of a directory is empty"),
-        ("--tables t --checkpoint=", "'--checkpoint': the name of a directory is empty"),
-        ("--tables t --console", "omit --tables"),
-        ("--tables t --trigger soon", "'soon' is not a time such as 500ms"),
-        ("--tables t --trigger 5", "'5' is not a time such as 500ms"),
+        *VECTORS["run"],
         (f"--tables t --trigger {'9' * 400}s", "is not a time such as 500ms"),
-        ("--tables t --changes 999999999d", "'999999999d' is not a time such as 90m"),
-        ("--tables t --history long", "'long' is not a time such as 90m"),
-        ("--tables t --history 5years", "'5years' is not a time such as 90m"),
-        ("--tables t --driver-memory 1x", "'1x' is not a Java memory size"),
-        ("--tables t --driver-memory 0g", "'0g' is not a Java memory size"),
-        ("--tables t --checkpoint s3://bucket/t", "'s3://bucket/t' is not a directory"),
-        ("--tables t --master yarnn", "'yarnn' is not a Spark master: local["),
-        ("--tables t --master local[2", "'local[2' is not a Spark master"),
-        ("--tables t --master sc://a:15002", "sc://a:15002 is a Spark Connect server"),
-        ("--tables t --metrics 9999", "'9999' is not HOST:PORT"),
-        ("--tables t --metrics a:99999", "'a:99999' is not HOST:PORT"),
-        ("--tables t --url foo://a", "'foo://a' is not a URL such as http://"),
-        ("--tables t --keep-free some", "'some' is not a size such as 64MB"),
         (f"--tables t --keep-free {'9' * 5_000}", "is not a size such as 64MB"),
-        ("--tables t --spark-conf x", "'x' is not a setting such as spark."),
     ],
 )
 def test_what_cannot_be_meant(options: str, words: str) -> None:
@@ -366,14 +350,7 @@ def test_a_variable_that_is_no_option_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("options", "sql", "words"),
-    [
-        ("", "", "the SQL is empty"),
-        ("", " ; ", "the SQL is empty"),
-        ("--as-of 99999999999d", "x", "is not a time such as"),
-        ("--as-of noon", "x", "'noon' is not a time such as"),
-        ("--as-of 1h --version 1", "x", "not both"),
-        (f"--version {2**63}", "x", "is not in the range"),
-    ],
+    VECTORS["query"],
 )
 def test_a_query_that_cannot_be_meant(options: str, sql: str, words: str) -> None:
     assert words in refused("query", "--tables", "t", *options.split(), sql, code=2)

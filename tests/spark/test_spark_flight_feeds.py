@@ -23,6 +23,7 @@ from flight_support import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spark_helpers import filled
+from support import vectors
 from support.waiting import wait_until
 
 from spark_sink.errors import RequestError
@@ -159,21 +160,7 @@ def test_a_feed_can_be_opened_before_its_table(tmp_path: Path) -> None:
         assert [row["position"] for row in rows] == [1, 2, 3]
 
 
-NEED_ALL_ROWS = (
-    ("SELECT count(*) FROM event_states_feed", "an aggregate"),
-    ("SELECT DISTINCT controller FROM event_states_feed", "DISTINCT"),
-    ("SELECT controller FROM event_states_feed GROUP BY ALL", "GROUP BY"),
-    ("SELECT * FROM event_states_feed ORDER BY 1", "ORDER BY"),
-    ("SELECT * FROM event_states_feed LIMIT 3 OFFSET 1", "OFFSET"),
-    ("SELECT * FROM event_states_feed LIMIT 1 + 1", "such a LIMIT"),
-    ("SELECT * FROM event_states_feed LIMIT 1.5", "such a LIMIT"),
-    ("SELECT row_number() OVER () FROM event_states_feed", "a window function"),
-    ("SELECT * FROM event_states_feed USING SAMPLE 3", "a sample"),
-    ("SELECT * FROM event_states_feed, event_states", "read it alone"),
-    ("SELECT * FROM event_states WHERE event_cid IN (SELECT event_cid FROM event_states_feed)",
-     "read it alone"),
-    ("WITH f AS (FROM event_states_feed) SELECT * FROM f", "read it alone"),
-)  # fmt: skip
+NEED_ALL_ROWS = vectors.load("spark/feed_refusals")  # fmt: skip
 
 
 def test_what_needs_all_rows_of_a_feed_is_refused(flight: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import pickle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import vectors
 
 from recon_node.ceramic.init_header import METAMODEL
 from spark_sink.errors import SinkError
@@ -46,34 +47,7 @@ def test_what_spark_adds_is_not_refused() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"url": ""}, "needs the option url"),
-        ({"url": "a:5101"}, "needs the option url, such as http://127.0.0.1:5101; it is 'a:5101'"),
-        ({"url": "http://a,http://b"}, "reads one node, but url is 'http://a,http://b'"),
-        ({"startingOffset": "soon"}, "startingOffset must be a number, not 'soon'"),
-        ({"startingOffset": "-1"}, "startingOffset must be at least 0"),
-        ({"endingOffset": "earliest"}, "endingOffset must be a number, not 'earliest'"),
-        ({"startingTimestamp": "yesterday"}, "startingTimestamp: 'yesterday' is not a time such"),
-        (
-            {"startingTimestamp": "2026-01-02", "endingTimestamp": "2026-01-01"},
-            "startingTimestamp 2026-01-02 is after endingTimestamp 2026-01-01",
-        ),
-        (
-            {"startingTimestamp": "1", "startingOffset": "1"},
-            "startingOffset and startingTimestamp are both given",
-        ),
-        ({"maxRowsPerBatch": "0"}, "maxRowsPerBatch must be at least 1, not 0"),
-        ({"patience": "nan"}, "patience must be at least 0"),
-        ({"mirrors": "http://b"}, "no option mirrors; it has"),
-        ({"starting_offset": "1"}, "did you mean startingOffset[?]; it has"),
-        (
-            {"sortKey": "model", "sortValue": "kjzl6"},
-            "sortValue names a model: 'kjzl6' is not a StreamID",
-        ),
-        ({"streamId": "nonsense"}, "streamId: 'nonsense' is not a StreamID"),
-        ({"controller": "z6Mk"}, "controller must be a DID, not 'z6Mk'"),
-        ({"sortKey": "controllers", "sortValue": "z6Mk"}, "sortValue must be a DID"),
-    ],
+    vectors.load("spark/option_refusals"),
 )
 def test_wrong_options_are_told(options: dict[str, str], message: str) -> None:
     with pytest.raises(SinkError, match=message):

@@ -26,7 +26,7 @@ from rich.console import Console
 from spark_helpers import EPOCH, asked, feed_rows, filled, invoked
 from spark_runs import BOUND
 from spark_samples import KEY
-from support import forking
+from support import forking, vectors
 from support.waiting import finished, wait_until
 
 from recon_node.ceramic import Event
@@ -318,29 +318,7 @@ def test_rows_come_in_their_order_and_all_of_them(tables: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sql", "words"),
-    [
-        ("SELECT cid('abc'::BLOB)", "no CIDv1"),
-        ("SELECT from_cid('abc')", "not a CID: 'abc' is not valid multibase"),
-        ("SELECT stream_cid_of('k2')", "'k2' is not a StreamID"),
-        ("SELECT from_stream_id('b')", "is not a StreamID"),
-        ("SELEC", 'syntax error at or near "SELEC"'),
-        ("SELECT nothing FROM stream_tips", 'Referenced column "nothing" not found'),
-        ("FROM nowhere", "the tables here are raw_events, conclusion_events, event_states"),
-        ("SET threads = 1; FROM nowhere", "the tables here are raw_events"),
-        ("SELECT 1; SELECT 2", "only the last of several statements may return rows"),
-        ("/* nothing */", "the SQL contains no statement"),
-        ("SELECT * FROM self", "the tables here are raw_events, "),
-        ("DELETE FROM stream_tips", "the tables are read-only here"),
-        ("UPDATE stream_tips SET events = 1", "the tables are read-only here"),
-        ("INSERT INTO stream_tips FROM stream_tips", "the tables are read-only here"),
-        ("DROP TABLE stream_tips", "the tables are read-only here"),
-        (
-            "SELECT decode(data)->'$.n' = 5 FROM stream_states",
-            "in parentheses where = or < follows",
-        ),
-        ("SELECT data.n FROM stream_states", "write a field of JSON as (decode(data)->'$.name')"),
-        ("SELECT 'x'::INTEGER FROM raw_events", "Could not convert string 'x' to INT32"),
-    ],
+    vectors.load("spark/query_refusals"),
 )
 def test_what_is_wrong_is_told_in_one_line(tables: Path, sql: str, words: str) -> None:
     text = refused("--tables", tables, sql)

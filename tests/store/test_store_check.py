@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from store_helpers import NETWORK, SETTINGS, World, check_feed, contents, feed_of, pages_of
+from support import vectors
 
 from recon_node.store import DamagedLogError, Interest, StoreError, open_store
 from recon_node.store.db import log_schema
@@ -64,24 +65,7 @@ def test_a_sound_log_is_sound(log: Path) -> None:
     assert info.schema == len(log_schema.MIGRATIONS)
 
 
-FAULTS = {
-    "DELETE FROM waits WHERE event = (SELECT max(event) FROM waits)": "by `waits`",
-    "INSERT INTO waits (event, cid) VALUES (1, x'00')": "by `waits`",
-    "UPDATE waits SET watched = 0": "it watches none",
-    "UPDATE events SET kind = 'time' WHERE id = 1": "it is the init event",
-    "DELETE FROM streams WHERE init_cid = (SELECT cid FROM events WHERE id = 1)": "`streams`",
-    "DELETE FROM anchors WHERE event = (SELECT max(event) FROM anchors)": "`anchors`",
-    "DELETE FROM proofs": "the proof",
-    "UPDATE events SET state = 2, position = NULL WHERE position = "
-    "(SELECT max(position) FROM events)": "by `waits`",
-    "UPDATE events SET position = position + 100000, state = 3 WHERE position = "
-    "(SELECT max(position) FROM events)": "feed positions from 1",
-    "UPDATE cars SET car = (SELECT car FROM cars WHERE id = 9) WHERE id = 8": "holds the event",
-    "UPDATE cars SET car = substr(car, 1, 100) WHERE id = 10": "row 10, ",
-    "DELETE FROM cars WHERE id = 12": "its CAR is missing",
-    "INSERT INTO cars (id, car) VALUES (99999, x'00')": "which is missing",
-    "DELETE FROM blocks WHERE id = 3": "row ",
-}
+FAULTS = vectors.load("log_faults")
 
 
 @pytest.mark.parametrize("statement", FAULTS)

@@ -9,7 +9,7 @@ import pytest
 from capabilities import ACCOUNT, change, init_of
 from store_helpers import KEYS, MODEL, NETWORK, SETTINGS, World, check_feed, edit, feed_of, offer
 from structlog.testing import capture_logs
-from support import sdk_sample
+from support import sdk_sample, vectors
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ceramic.builder import init_event
@@ -218,18 +218,7 @@ async def test_a_damaged_row_fails_only_the_event_that_needs_it(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "sql",
-    [
-        "DELETE FROM cars WHERE id = 6",
-        "UPDATE cars SET car = x'' WHERE id = 6",
-        "UPDATE cars SET car = x'00' WHERE id = 6",
-        "UPDATE cars SET car = (SELECT car FROM cars WHERE id = 7) WHERE id = 6",
-        "UPDATE events SET kind = 'tine' WHERE id = 6",
-        "UPDATE events SET kind = 'init' WHERE id = 6",
-        "UPDATE events SET init = (SELECT cid FROM events WHERE id = 7) WHERE id = 6",
-        "UPDATE events SET cid = (SELECT cid FROM events WHERE id = 7) WHERE id = 6",
-        "UPDATE events SET name = CAST(x'00' || name AS BLOB) WHERE id = 6",
-        "UPDATE events SET position = NULL WHERE id = 6",
-    ],
+    vectors.load("feed_damages"),
 )
 async def test_no_position_is_passed_over(tmp_path: Path, sql: str) -> None:
     world = World(1, streams=1, events=8)
