@@ -61,7 +61,6 @@ class FullError(Exception):
 class AnchoringStatus:
     """How anchoring stands."""
 
-    account: PayingAccount | None
     counts: Mapping[RequestState, int]
     """Requests by state, of the states that were asked for."""
     trees: int
@@ -71,8 +70,6 @@ class AnchoringStatus:
     under_way: Tree | None
     state: str
     """What the tree that is under way waits for; empty if there is none."""
-    alarm: str
-    """What somebody should do something about; empty if there is nothing."""
     position: int
     """Of the feed, up to which events were selected."""
     due_at: float | None
@@ -172,13 +169,11 @@ class Anchoring:
         trees, spent = await in_thread(self._journal.spent)
         under_way = await in_thread(self._journal.unfinished_tree)
         return AnchoringStatus(
-            account=self.account,
             counts=await in_thread(self._journal.counts, states),
             trees=trees,
             spent=spent,
             under_way=under_way,
             state="" if under_way is None or self._pending is None else self._pending.reason,
-            alarm=self.alarm,
             position=position,
             due_at=await in_thread(self._due_at),
         )

@@ -57,7 +57,10 @@ _BALANCE_PAUSE: Final = 60.0
 _TRANSFER_GAS: Final = 21_000
 _DEFAULT_TIP: Final = 10**9
 """Wei per gas, for endpoints that suggest none."""
-_KNOWN: Final = ("already known", "known transaction", "already imported", "already exists")
+_SENT: Final = (
+    *("already known", "known transaction", "already imported", "already exists"),
+    *("nonce too low", "nonce is too low", "invalid nonce", "oldnonce"),
+)
 _TOO_CHEAP: Final = (
     "underpriced",
     "less than block base fee",
@@ -66,7 +69,6 @@ _TOO_CHEAP: Final = (
     "gas price",
 )
 """Words of the errors of geth, Nethermind, Erigon, Besu, Reth and Anvil."""
-_USED: Final = ("nonce too low", "nonce is too low", "invalid nonce", "oldnonce")
 
 
 class EvmAuthority:
@@ -145,18 +147,16 @@ class EvmAuthority:
 
     async def _look(self, attempts: Sequence[Attempt]) -> Sight:
         """Ask for everything that a decision needs; receipts last, so that they are not older."""
-        address = self._signer.address
-        next_nonce = await self._need(read_quantity, "eth_getTransactionCount", address, "latest")
-        queued = await self._need(read_quantity, "eth_getTransactionCount", address, "pending")
-        base_fee = await self._need(read_base_fee, "eth_getBlockByNumber", "latest", False)
+        next_nonce = await _nonce(self._chain, self._signer, "latest")
+        queued = await _nonce(self._chain, self._signer, "pending")
+        base_fee = await _base_fee(self._chain)
         tip = await _suggested_tip(self._chain)
         await self._see_balance()
         final_nonce = None
         if attempts and attempts[-1].nonce < next_nonce:
-            count = "eth_getTransactionCount"
+            count = read_quantity, "eth_getTransactionCount", self._signer.address
             try:
-                final = hex(await self._chain.final_block())
-                counts = await self._chain.ask_each(read_quantity, count, address, final)
+                counts = await self._chain.ask_each(*count, hex(await self._chain.final_block()))
                 final_nonce = min(counts, default=None)
             except AnswerError as error:  # its state of that block is gone
                 logger.info("Cannot find out which transactions are final", reason=str(error))
@@ -186,7 +186,7 @@ class EvmAuthority:
         data = anchor_call(root)
         call = {"from": self._signer.address, "to": self._contract, "data": "0x" + data.hex()}
         try:
-            gas = await self._need(read_quantity, "eth_estimateGas", call)
+            gas = await _need(self._chain, read_quantity, "eth_estimateGas", call)
         except AnswerError as error:
             return Pending(f"the contract {self._contract} refuses the call: {error}", True)
         gas = int(gas * _GAS_RESERVE)
@@ -218,17 +218,26 @@ class EvmAuthority:
                     return Pending(f"the fee is too low: {error}", True)
                 self._refused = attempt.tx_hash
                 return None
-            if any(word in words for word in (*_KNOWN, *_USED)):
+            if any(word in words for word in _SENT):
                 return Pending("sent")
             return Pending(f"the chain refuses the transaction: {error}", True)
         logger.info("Sent a transaction", transaction=attempt.tx_hash, nonce=attempt.nonce)
         return Pending("sent")
 
-    async def _need(self, read: Callable[[Any], T], method: str, *params: object) -> T:
-        answer = await self._chain.ask(read, method, *params)
-        if answer is None:
-            raise AnswerError(f"{method} has no answer")
-        return answer
+
+async def _need(chain: RpcProvider, read: Callable[[Any], T], method: str, *params: object) -> T:
+    answer = await chain.ask(read, method, *params)
+    if answer is None:
+        raise AnswerError(f"{method} has no answer")
+    return answer
+
+
+async def _nonce(chain: RpcProvider, signer: Signer, tag: str) -> int:
+    return await _need(chain, read_quantity, "eth_getTransactionCount", signer.address, tag)
+
+
+async def _base_fee(chain: RpcProvider) -> int:
+    return await _need(chain, read_base_fee, "eth_getBlockByNumber", "latest", False)
 
 
 async def _suggested_tip(chain: RpcProvider) -> int:
@@ -279,7 +288,7 @@ async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
     with trio.move_on_after(_PATIENCE):
         while True:
             try:
-                nonce = await _count(chain, signer, "latest")
+                nonce = await _nonce(chain, signer, "latest")
                 first = max(nonce - _LATEST, 0) if sent is None else sent
                 for used in range(first, nonce):
                     address = _created_address(signer.address, used)
@@ -290,7 +299,7 @@ async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
                     raise AuthorityError(
                         f"transaction {sent} of {signer.address} has not created it"
                     )
-                if nonce == await _count(chain, signer, "pending"):
+                if nonce == await _nonce(chain, signer, "pending"):
                     raw = await _creation(chain, signer, nonce, max_fee)
                     sent = nonce
                     await _send_creation(chain, raw)
@@ -304,15 +313,9 @@ async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
     )
 
 
-async def _count(chain: RpcProvider, signer: Signer, tag: str) -> int:
-    count = "eth_getTransactionCount"
-    return await chain.ask(read_quantity, count, signer.address, tag) or 0
-
-
 async def _creation(chain: RpcProvider, signer: Signer, nonce: int, max_fee: int) -> str:
-    base_fee = await chain.ask(read_base_fee, "eth_getBlockByNumber", "latest", False) or 0
-    tip = await _suggested_tip(chain)
-    fees = first_fees(base_fee, tip, max_fee)
+    base_fee = await _base_fee(chain)
+    fees = first_fees(base_fee, await _suggested_tip(chain), max_fee)
     if fees is None:
         raise AuthorityError(too_dear(base_fee, max_fee))
     fields = {"gas": _GAS, "data": BYTECODE}
@@ -323,7 +326,7 @@ async def _send_creation(chain: RpcProvider, raw: str) -> None:
     try:
         await chain.ask(read_hex, "eth_sendRawTransaction", raw)
     except AnswerError as error:
-        if not any(word in str(error).lower() for word in (*_KNOWN, *_USED, "replacement")):
+        if not any(word in str(error).lower() for word in (*_SENT, "replacement")):
             raise AuthorityError(str(error)) from None
 
 

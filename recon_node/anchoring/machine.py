@@ -139,7 +139,8 @@ def decide(
         if mined.block_time is None:
             return Pending(f"in block {mined.number}, which is not final yet")
         if mined.succeeded:
-            return Anchored(bytes.fromhex(mined.tx_hash[2:]), mined.block_time, mined.cost)
+            cost = sum(each.cost for each in sight.mined)  # also of calls that were reverted
+            return Anchored(bytes.fromhex(mined.tx_hash[2:]), mined.block_time, cost)
         nonces = (attempt.nonce for attempt in attempts if attempt.tx_hash == mined.tx_hash)
         reverted = max(reverted, next(nonces))
     live = [attempt for attempt in attempts if attempt.nonce > reverted]

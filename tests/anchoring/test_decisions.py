@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from recon_node.anchoring.authority import Pending
-from recon_node.anchoring.machine import Attempt, FeeLimits, Obstacle, Sight, Sign, decide
+from recon_node.anchoring.authority import Anchored, Pending
+from recon_node.anchoring.machine import Attempt, FeeLimits, Mined, Obstacle, Sight, Sign, decide
 
 LIMITS = FeeLimits(max_fee=20 * 10**9, patience=180.0, replacements=8)
 GWEI = 10**9
@@ -41,6 +41,13 @@ def test_gaps_are_filled_only_where_they_are_few() -> None:
     lasting = Obstacle(step.reason, LIMITS.patience)
     assert decide([attempt], sight(1000.0, 5), LIMITS, lasting) == Sign(5, 3 * GWEI, GWEI)
     assert isinstance(decide([attempt], sight(0.0, 1000), LIMITS, Obstacle()), Attempt)
+
+
+def test_a_tree_costs_what_its_reverted_calls_cost_too() -> None:
+    attempts = [Attempt(f"0x0{nonce}", nonce, GWEI, GWEI, b"", 0.0) for nonce in (1, 2)]
+    mined = [Mined("0x01", 7, 70, False, 5), Mined("0x02", 8, 80, True, 6)]
+    seen = replace(sight(90.0, 3), mined=mined)
+    assert decide(attempts, seen, LIMITS, Obstacle()) == Anchored(b"\2", 80, 11)
 
 
 def test_a_transaction_is_replaced_when_the_clock_was_set_back_by_years() -> None:

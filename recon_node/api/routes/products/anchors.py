@@ -181,7 +181,7 @@ async def get_anchors(call: Call[Parameters]) -> AnchoringBody:
     from recon_node.anchoring.settings import chain_defaults
 
     status = await anchoring.status()
-    settings, account, tree = anchoring.settings, status.account, status.under_way
+    settings, account, tree = anchoring.settings, anchoring.account, status.under_way
     return AnchoringBody(
         authority=settings.authority,
         chain_id=settings.chain_id,
@@ -194,7 +194,7 @@ async def get_anchors(call: Call[Parameters]) -> AnchoringBody:
         requests={_STATES[state]: count for state, count in status.counts.items()},
         under_way=None if tree is None else _tree(anchoring, tree),
         waits_for=status.state,
-        alarm=status.alarm,
+        alarm=anchoring.alarm,
         position=status.position,
         due_at=status.due_at,
         latest=[_tree(anchoring, tree) for tree in await anchoring.latest_trees(_TREES)],
