@@ -361,7 +361,7 @@ def list_(url: str, as_json: bool) -> None:
 def verify(url: str, name: str, signers: tuple[str, ...], as_json: bool) -> None:
     """Read a whole snapshot, and check each node and event against its CID and its hash.
 
-    Exit code 1 if anything is missing or damaged; each such object is named.
+    Exit code 1 if anything is missing or damaged; the first such objects are named.
 
     \b
     Example:
@@ -371,12 +371,12 @@ def verify(url: str, name: str, signers: tuple[str, ...], as_json: bool) -> None
         objects = Objects.open(url)
         root = read_root(objects, name, signers or None)
         verified = verify_snapshot(objects, root, partial(progress, "verifying"))
-    print_first(verified.faults, len(verified.faults))
+    print_first(verified.faults, verified.fault_count)
     print_result(
         {
             **_described(root),
             "sound_events": verified.events,
-            "fault_count": len(verified.faults),
+            "fault_count": verified.fault_count,
             "faults": list(map(str, verified.faults)),
         },
         f"{root.name}: {verified.events:,} of {counted(root.manifest.count, 'event')} sound, "

@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -41,6 +41,8 @@ MAX_WHOLE: Final = 1024 * 1024
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURITE_BLOB_STORAGE_URL", "STORAGE_EMULATOR_HOST")
 """Variables with the address of a server that speaks a provider's protocol."""
 _READ_BYTES: Final = 1024 * 1024
+_MAX_FAULTS: Final = 1000
+"""Faults that are listed; further ones are only counted."""
 
 
 class ObjectError(Exception):
@@ -285,6 +287,21 @@ class SnapshotFault:
 
     def __str__(self) -> str:
         return f"{self.what}: {self.reason}"
+
+
+@dataclass(slots=True)
+class Faults:
+    """What cannot be used: there may be millions of faults, and each may be a stranger's."""
+
+    faults: list[SnapshotFault] = field(default_factory=list)
+    """The first 1000."""
+    fault_count: int = 0
+
+    def note(self, fault: SnapshotFault) -> None:
+        """Note something that cannot be used."""
+        self.fault_count += 1
+        if len(self.faults) < _MAX_FAULTS:
+            self.faults.append(fault)
 
 
 OnFault = Callable[[SnapshotFault], None]

@@ -7,7 +7,7 @@ that fails again and again is given up.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from recon_node.base.steps import run_steps
@@ -54,8 +54,16 @@ EVENT_GAP: Final = 512
 """Bytes between two ranges that are read rather than asked for separately: a request has headers of
 about this many."""
 BULK_GAP: Final = 1024
-NODES_AT_ONCE: Final = 256
-"""Nodes that are opened or verified at once."""
+_NODES_AT_ONCE: Final = 256
+"""Nodes that are opened at once."""
+_PART_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of nodes, or of events, that are read at once; one more node or event fits always. The keys
+of a node that somebody packed as densely as possible take 30 times its bytes."""
+_LEAST_EVENT: Final = 256
+"""Bytes as which an event counts, at least: its size is what a snapshot says."""
+_MAX_AHEAD: Final = 200_000
+"""Nodes of which the parents were read: they take 160 MB. Of an honest tree of a billion events
+there are 20,000, of one that somebody made to be wide 60,000 on each of 40 levels."""
 BULK: Final = 200
 """When this many nodes are read at once, nodes in between that are no longer used are read, too."""
 MAX_NODE: Final = 4 * 1024 * 1024
@@ -102,17 +110,28 @@ class SnapshotReader:
             self._extents[tree.link.cid] = (self.manifest.extent, tree.link.hash)
 
     def walk(self, start: Sequence[Branch]) -> Iterator[list[Opened]]:
-        """Read sub-trees, a part of a level at a time, depth first; see `open`."""
-        parts = [[*start]] if start else []
+        """Read sub-trees, a part of a level at a time, depth first; see `open` and `divide`."""
+        parts = self.divide(start, 0)
         while parts:
             opened = self.open(parts.pop())
             yield opened
             self.forget(branch for branch, _, _ in opened)
-            below = children_of(opened)
-            parts += [
-                below[at : at + NODES_AT_ONCE]
-                for at in reversed(range(0, len(below), NODES_AT_ONCE))
-            ]
+            parts += self.divide(children_of(opened), sum(map(len, parts)))
+
+    def divide(self, below: Sequence[Branch], ahead: int) -> list[list[Branch]]:
+        """Divide nodes into parts that can be opened at once, the last one first.
+
+        `ahead` further ones are to be opened afterwards.
+
+        Raises:
+            SnapshotError: all of them take too much memory.
+        """
+        if ahead + len(below) > _MAX_AHEAD:
+            raise SnapshotError(
+                f"the snapshot in {self.objects.url} was made to fill the memory: more than "
+                f"{_MAX_AHEAD:,} nodes of its tree would have to be read at once"
+            )
+        return [*_parts(below, self.size_of, _NODES_AT_ONCE)][::-1]
 
     def open(self, wanted: Sequence[Branch]) -> list[Opened]:
         """Read nodes, all at once; those that cannot be used are left out.
@@ -254,3 +273,25 @@ def children_of(opened: Iterable[Opened]) -> list[Branch]:
         if isinstance(node, InnerNode)
         for child in branches(node, branch.bounds)
     ]
+
+
+def event_batches(
+    wanted: Iterable[tuple[bytes, PackExtent]],
+) -> Iterator[list[tuple[bytes, PackExtent]]]:
+    """Divide events into batches that can be read at once."""
+    return _parts(wanted, lambda item: max(_LEAST_EVENT, item[1].size))
+
+
+def _parts(
+    items: Iterable[T], size_of: Callable[[T], int], most: int | None = None
+) -> Iterator[list[T]]:
+    part: list[T] = []
+    size = 0
+    for item in items:
+        part.append(item)
+        size += size_of(item)
+        if len(part) == most or size >= _PART_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

@@ -24,14 +24,20 @@ import trio
 
 from recon_node.base.errors import unwrapped
 from recon_node.ceramic import EventId, EventIdError
-from recon_node.recon import KeyRange, merge_ranges
-from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
+from recon_node.recon import KeyRange, covers, merge_ranges
+from recon_node.snapshot.objects import (
+    Faults,
+    ObjectError,
+    Objects,
+    SnapshotError,
+    SnapshotFault,
+)
 from recon_node.snapshot.packs import PackExtent
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.snapshot_reader import (
-    NODES_AT_ONCE,
     SnapshotReader,
     children_of,
+    event_batches,
     read_root,
 )
 from recon_node.snapshot.tree.nodes import LeafNode
@@ -42,19 +48,12 @@ T = TypeVar("T")
 
 _MAX_PARTS_UNDER_WAY: Final = 2
 """Parts under way at once."""
-_PART_BYTES: Final = 2 * 1024 * 1024
-"""Bytes of nodes, or of events, that a part reads at once; one more node or event fits always. The
-keys of a node that somebody packed as densely as possible take 30 times its bytes."""
-_LEAST_EVENT: Final = 256
-"""Bytes as which an event counts, at least: its size is what a snapshot says."""
 _LOOKED_UP_AT_ONCE: Final = 1000
 """Keys that are looked up at once."""
-_MAX_FAULTS: Final = 1000
-"""Faults that are listed; further ones are only counted."""
 
 
 @dataclass(slots=True)
-class Synced:
+class Synced(Faults):
     """What a sync did."""
 
     total: int = 0
@@ -63,17 +62,8 @@ class Synced:
     """Of these, those that are here, or were tried."""
     counts: Counter[str] = field(default_factory=Counter)
     """Events by verdict: "new", "known", "refused"."""
-    faults: list[SnapshotFault] = field(default_factory=list)
-    """The first 1000 things that could not be used, and why."""
-    fault_count: int = 0
     waves: int = 0
     """Dependent round trips after the root object, in the deepest part."""
-
-    def note(self, fault: SnapshotFault) -> None:
-        """Note something that cannot be used."""
-        self.fault_count += 1
-        if len(self.faults) < _MAX_FAULTS:
-            self.faults.append(fault)
 
 
 async def sync_snapshot(
@@ -102,7 +92,7 @@ async def sync_snapshot(
     if manifest.tree is not None:
         sync = _Sync(reader, target, result, ranges, on_progress)
         async with trio.open_nursery() as nursery:
-            await sync.open([whole(manifest.tree.link)], 0, nursery)
+            await sync.open(whole(manifest.tree.link), nursery)
 
 
 async def in_thread(work: Callable[..., T], *arguments: object) -> T:
@@ -127,23 +117,21 @@ class _Sync:
         # The snapshot has only keys in its own ranges: others of the node's must not count.
         self._matches = matcher(self.target.keys, self.reader.manifest.ranges)
 
-    async def open(self, level: Sequence[Branch], wave: int, nursery: trio.Nursery) -> None:
-        """Open the nodes of a level that differ, and everything below.
-
-        `wave` counts the round trips that had to come before.
-        """
-        differing = await self._differing(level)
-        if differing and differing[0].link.level == 0:
-            for part in _parts(differing, self.reader.size_of, NODES_AT_ONCE):
+    async def open(self, top: Branch, nursery: trio.Nursery) -> None:
+        """Open the nodes of a tree that differ, depth first."""
+        parts = [(part, 0) for part in self.reader.divide(await self._differing([top]), 0)]
+        while parts:
+            part, wave = parts.pop()  # and the round trips that had to come before
+            if part[0].link.level == 0:
                 await self._slots.acquire()
                 nursery.start_soon(self._take_leaves, part, wave)
-            return
-        # Depth first, so that only a few nodes of each level are in memory.
-        for part in _parts(differing, self.reader.size_of, NODES_AT_ONCE):
-            opened = await in_thread(self.reader.open, part)
-            asked = self.reader.is_asked(part)
+                continue
+            children = await in_thread(lambda part: children_of(self.reader.open(part)), part)
+            wave += self.reader.is_asked(part)
             self.reader.forget(part)
-            await self.open(children_of(opened), wave + asked, nursery)
+            below = await self._differing(children)
+            ahead = sum(len(part) for part, _ in parts)
+            parts += [(part, wave) for part in self.reader.divide(below, ahead)]
 
     async def _differing(self, level: Sequence[Branch]) -> list[Branch]:
         """Return the branches that have other keys than the node, in what the node wants."""
@@ -171,7 +159,7 @@ class _Sync:
                 wanted += missing
             waves = wave + self.reader.is_asked(part) + bool(wanted)
             self.result.waves = max(self.result.waves, waves)
-            for batch in _parts(wanted, lambda item: max(_LEAST_EVENT, item[1].size)):
+            for batch in event_batches(wanted):
                 await self._take_events(batch)
             self.reader.forget(part)
         finally:
@@ -200,9 +188,7 @@ class _Sync:
             missing += (
                 (key, extent)
                 for key, extent in zip(keys[part], extents[part], strict=True)
-                if key not in held
-                and any(key_range.covers(key) for key_range in self.ranges)
-                and not self._is_ruled_out(key)
+                if key not in held and covers(self.ranges, key) and not self._is_ruled_out(key)
             )
             await trio.lowlevel.checkpoint()
         return missing
@@ -212,22 +198,6 @@ class _Sync:
             return self.target.is_ruled_out(EventId(key))
         except EventIdError:
             return False  # it is reported when its event is read
-
-
-def _parts(
-    items: Sequence[T], size_of: Callable[[T], int], most: int | None = None
-) -> Iterator[list[T]]:
-    """Divide branches, or events, into parts of `most` items that fit into memory."""
-    part: list[T] = []
-    size = 0
-    for item in items:
-        part.append(item)
-        size += size_of(item)
-        if len(part) == most or size >= _PART_BYTES:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
 
 
 logger = structlog.get_logger(__name__)

@@ -6,13 +6,19 @@ All calls block; use them in threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import NoReturn
 
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
+from recon_node.snapshot.objects import (
+    Faults,
+    ObjectError,
+    Objects,
+    SnapshotError,
+    SnapshotFault,
+)
 from recon_node.snapshot.packs import PACKS, pack_name
 from recon_node.snapshot.root import (
     FEEDS,
@@ -24,18 +30,17 @@ from recon_node.snapshot.root import (
     page_name,
     read_page,
 )
-from recon_node.snapshot.snapshot_reader import SnapshotReader, read_root
+from recon_node.snapshot.snapshot_reader import SnapshotReader, event_batches, read_root
 from recon_node.snapshot.tree.nodes import LeafNode
 from recon_node.snapshot.tree.update import Branch, whole
 
 
 @dataclass(slots=True)
-class Verified:
+class Verified(Faults):
     """What was found sound, and what was not."""
 
     events: int = 0
     nodes: int = 0
-    faults: list[SnapshotFault] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -71,20 +76,24 @@ def verify_snapshot(
 
     Signatures of events are not checked: a node that syncs does that. `progress` is called with the
     events checked so far, and their number.
+
+    Raises:
+        SnapshotError: the store was given up, or the snapshot was made to fill the memory.
     """
     result = Verified()
-    reader = SnapshotReader(objects, root, result.faults.append)
+    reader = SnapshotReader(objects, root, result.note)
     for opened in reader.walk(_top_of(root)):
         result.nodes += len(opened)
         leaves = ((node, extents) for _, node, extents in opened if isinstance(node, LeafNode))
         pairs = (zip(leaf.keys, extents, strict=True) for leaf, extents in leaves)
-        result.events += len(reader.events(list(chain.from_iterable(pairs))))
-        progress(result.events, root.manifest.count)
+        for batch in event_batches(chain.from_iterable(pairs)):
+            result.events += len(reader.events(batch))
+            progress(result.events, root.manifest.count)
     for page in root.manifest.feed.pages if root.manifest.feed is not None else ():
         try:
             read_page(objects, page)
         except (ObjectError, PageError) as error:
-            result.faults.append(SnapshotFault(page_name(page.cid), str(error)))
+            result.note(SnapshotFault(page_name(page.cid), str(error)))
     return result
 
 

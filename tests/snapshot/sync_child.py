@@ -14,7 +14,7 @@ from typing import Any
 import trio
 from snapshot_support import NETWORK
 
-from recon_node.snapshot import syncing
+from recon_node.snapshot import snapshot_reader
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.store import Store, StoreSettings, open_store
 
@@ -36,7 +36,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    syncing.NODES_AT_ONCE = 8  # many parts
+    snapshot_reader._NODES_AT_ONCE = 8  # many parts
     admit = Store.admit_remote
 
     async def admit_remote(self: Store, *args: Any) -> Any:

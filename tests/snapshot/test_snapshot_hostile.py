@@ -20,16 +20,18 @@ from recon_node.ceramic import Network, network_range
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, dag_cbor, encode_varint
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
+from recon_node.snapshot import snapshot_reader
 from recon_node.snapshot import web as web_module
 from recon_node.snapshot.objects import (
     MAX_WHOLE,
+    Faults,
     ObjectError,
     Objects,
     SnapshotError,
     SnapshotFault,
     UnavailableError,
 )
-from recon_node.snapshot.packs import PackExtent, encode_locator, located, pack_name
+from recon_node.snapshot.packs import PackExtent, PackReader, encode_locator, located, pack_name
 from recon_node.snapshot.root import (
     LATEST,
     RootError,
@@ -52,6 +54,7 @@ from recon_node.snapshot.tree.nodes import (
     unpack,
 )
 from recon_node.snapshot.tree.update import Branch, whole
+from recon_node.snapshot.upkeep import verify_snapshot
 from recon_node.snapshot.web import WebServer
 
 EVENTS = 100
@@ -282,29 +285,94 @@ def test_a_store_that_only_fails_is_given_up(kept: tuple[Objects, RootObject]) -
     assert len(faults) == 16
 
 
+SPAN = KeyRange(*network_range(NETWORK))
+
+
+def bounds_of(count: int, depth: int = 0) -> list[bytes]:
+    """The bounds below some children of the first child of the first child..."""
+    return [
+        LOWEST,
+        *(SPAN.lower + bytes(2 * depth) + n.to_bytes(2, "big") for n in range(1, count)),
+    ]
+
+
+def put_tree(store: Path, levels: list[tuple[InnerNode, list[PackExtent]]]) -> None:
+    """Write a snapshot of inner nodes, the root last; each is at the beginning of its own pack."""
+    (store / "packs").mkdir(parents=True)
+    packs: list[tuple[CID, int]] = []
+    for inner, extents in levels:
+        node = located(inner, encode_locator(extents))
+        content = node + bytes(310_000)
+        packs.append((CID.of(RAW, content), len(content)))
+        (store / pack_name(packs[-1][0])).write_bytes(content)
+    tree = Root(link_to(inner), len(extents))
+    place = PackExtent(len(packs) - 1, 0, len(node))
+    manifest = SnapshotManifest(NETWORK, (), (SPAN,), 0, tree, place, packs, 1)
+    (store / LATEST).write_bytes(encode_root(manifest, KEY, {})[1])
+
+
+def link_to(inner: InnerNode) -> Link:
+    total = Sha256a.from_lanes(sum(spread(link.hash) for link in inner.children))
+    return Link(inner.children[0].level + 1, LOWEST, total, node_cid(inner.encode()))
+
+
 def test_a_tree_that_names_one_node_3000_times(tmp_path: Path) -> None:
     """It once ended the node, at every start."""
-    span, count = KeyRange(*network_range(NETWORK)), 3000
-    bounds = [LOWEST, *(span.lower + n.to_bytes(2, "big") for n in range(1, count))]
     missing, hashed = CID.of(DAG_CBOR, b"no such node"), Sha256a.from_lanes(1)
-    inner = InnerNode([Link(0, bound, hashed, missing) for bound in bounds])
-    total = Sha256a.from_lanes(sum(spread(link.hash) for link in inner.children))
-    locator = encode_locator([PackExtent(0, n * 100, 100) for n in range(count)])
-    node = located(inner, locator)
-    content = node + bytes(310_000)
-    packed = CID.of(RAW, content)
-    (tmp_path / "store/packs").mkdir(parents=True)
-    (tmp_path / "store" / pack_name(packed)).write_bytes(content)
-    tree = Root(Link(1, LOWEST, total, node_cid(inner.encode())), count)
-    packs = ((packed, len(content)),)
-    manifest = SnapshotManifest(
-        NETWORK, (), (span,), 0, tree, PackExtent(0, 0, len(node)), packs, 1
-    )
-    (tmp_path / "store" / LATEST).write_bytes(encode_root(manifest, KEY, {})[1])
+    inner = InnerNode([Link(0, bound, hashed, missing) for bound in bounds_of(3000)])
+    put_tree(tmp_path / "store", [(inner, [PackExtent(0, n * 100, 100) for n in range(3000)])])
     report, held = sync(tmp_path / "node", tmp_path / "store")
     assert held == 0
     assert report.synced.fault_count
     assert not report.is_whole
+
+
+def test_a_tree_that_is_wide_on_all_levels(tmp_path, monkeypatch):
+    """Each level took 50 MB, and there may be 40: the nodes beside those that were opened first."""
+    monkeypatch.setattr(snapshot_reader, "_MAX_AHEAD", 1000)
+    monkeypatch.setattr(snapshot_reader, "_NODES_AT_ONCE", 1)
+    levels: list[tuple[InnerNode, list[PackExtent]]] = []
+    for number in range(4):
+        children = [
+            Link(number, bound, Sha256a.from_lanes(1), CID.of(DAG_CBOR, b"%d" % at))
+            for at, bound in enumerate(bounds_of(300, depth=3 - number))
+        ]
+        extents = [PackExtent(0, at * 100, 100) for at in range(300)]
+        if levels:
+            below, inside = levels[-1]
+            children[0] = link_to(below)
+            extents[0] = PackExtent(number - 1, 0, len(located(below, encode_locator(inside))))
+        levels.append((InnerNode(children), extents))
+    put_tree(tmp_path / "store", levels)
+    report, _ = sync(tmp_path / "node", tmp_path / "store")
+    assert "was made to fill the memory" in str(report.sources[0].error)
+    objects = Objects.open(str(tmp_path / "store"))
+    with pytest.raises(SnapshotError, match="was made to fill the memory"):
+        verify_snapshot(objects, read_root(objects), lambda *step: None)
+
+
+def test_verifying_reads_a_few_bytes_at_once(kept, monkeypatch):
+    """256 nodes, which may have 4 MB each, and all events of 256 leaves were in memory."""
+    monkeypatch.setattr(snapshot_reader, "_PART_BYTES", 5000)
+    objects, root = kept
+    sizes: list[int] = []
+    read = PackReader.read
+
+    def recorded(reader: PackReader, extents: Any, *rest: Any) -> Any:
+        sizes.append(sum(extent.size for extent in extents.values()))
+        return read(reader, extents, *rest)
+
+    monkeypatch.setattr(PackReader, "read", recorded)
+    verified = verify_snapshot(objects, root, lambda *step: None)
+    assert verified.events == EVENTS
+    assert max(sizes) < 2 * 5000
+
+
+def test_of_endless_faults_the_first_are_kept() -> None:
+    faults = Faults()
+    for number in range(3000):
+        faults.note(SnapshotFault(str(number), "damaged"))
+    assert (len(faults.faults), faults.fault_count) == (1000, 3000)
 
 
 def test_whoever_signs_is_known_before_the_manifest_is_read(monkeypatch):
