@@ -367,37 +367,18 @@ def test_models_change_only_where_their_documents_stay_valid(start, patch, error
     ("content", "error"),
     [
         (None, "needs a definition"),
-        ({}, "the model's version"),
-        (definition(name=None), "no name"),
-        (definition(schema=None), "no schema"),
-        (definition(schema={"type": "object"}), "'additionalProperties' to false"),
-        (definition(schema={**SCHEMA, "additionalProperties": {}}), "'additionalProperties'"),
-        (definition(accountRelation={"type": "set", "fields": []}), "at least one field"),
         (definition(accountRelation={"type": "set", "fields": ["n", "n"]}), "must differ"),
-        (definition(accountRelation={"type": "any"}), "account relation is not list or"),
-        (definition(version="1.0", accountRelation={"type": "none"}), "account relation is not"),
-        (definition(interface=None), "whether it is an interface"),
-        (definition(interface=True), "needs a property or a view"),
-        (definition(implements=None), "'implements' is not a list"),
-        (definition(implements=["k2t"]), "'implements' is not a list"),
         (
             definition(schema=SCHEMA, views={"t": {"type": "documentVersion"}}),
             "view 't' has the name of a property",
         ),
-        (definition(views={"v": {}}), "'views' has 'v', which is of no known type"),
-        (
-            definition(views={"v": {"type": "relationFrom", "model": str(MODEL)}}),
-            "'views' has 'v', which does not name its property",
-        ),
-        (definition(schema=SCHEMA), None),
-        (definition(schema={}, interface=True, views={"v": {"type": "documentAccount"}}), None),
-        (definition(implements=[str(MODEL)]), None),
-        ({"version": "1.0", "name": "", "schema": {}, "accountRelation": {"type": "list"}}, None),
+        (definition(schema={}, interface=True, views={"v": {"type": "documentAccount"}}), ""),
     ],
 )
-def test_what_is_a_model_and_what_is_not(content: Any, error: str | None) -> None:
+def test_definitions_that_the_verdicts_do_not_have(content: Any, error: str) -> None:
     [state] = states(model_event(KEY, content))
-    assert (error in state.validation_errors[0]) if error else not state.validation_errors
+    assert error in " ".join(state.validation_errors)
+    assert bool(error) == bool(state.validation_errors)
 
 
 def test_models_are_those_of_ceramic_one() -> None:
@@ -408,7 +389,8 @@ def test_models_are_those_of_ceramic_one() -> None:
         for name in row["without"]:
             del model[name]
         [state] = states(model_event(KEY, model))
-        if bool(state.validation_errors) == row["accepted"]:
+        reason = " ".join(state.validation_errors)
+        if bool(reason) == row["accepted"] or row.get("says", "") not in reason:
             different.append((row, state.validation_errors))
     assert different == []
 
