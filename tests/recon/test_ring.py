@@ -432,16 +432,7 @@ def test_a_damaged_message_is_refused_or_another_message(data, name, cut):
 
 @pytest.mark.parametrize(
     ("raw", "match"),
-    [
-        ("a164626f6479a16556616c7565a2636b657941006576616c75659b0000010000000000", "limit"),
-        ("a164626f6479a16556616c7565a2636b65795b0000010000000000", "limit"),
-        ("a164626f6479a16f496e746572657374526571756573749a00989680", "limit"),
-        ("bf", "indefinite"),
-        ("a164626f6479a26846696e6973686564f6", "not a map with one entry"),
-        ("a164626f64796846696e697368656e", "named"),
-        ("a0", "fields"),
-        ("a26473796e63f664626f64796846696e6973686564", "unknown"),
-    ],
+    vectors.load("ring_refusals"),
 )
 def test_what_is_too_large_or_malformed_is_refused_before_it_is_built(raw, match):
     decoder = Decoder(KeyForm.BYTES, from_initiator=True)
