@@ -8,6 +8,7 @@ the store the outcome:
     anchored     the transaction has the proof's root, in a final block    delivered with its time
     invalid      the transaction has something else                        permanently refused
     unknown      the chain has no such transaction                         asked again, rarely
+    unsure       the same, but an endpoint that may have it is left alone  asked again, soon
     unconfirmed  the transaction is not in a final block yet               asked again, soon
     failed       there was no usable answer                                asked again, soon
 
@@ -75,6 +76,7 @@ _DELAYS: Final = {
     "unknown": Backoff(60.0, 86_400.0),
     "unconfirmed": Backoff(30.0, 600.0),
     "failed": Backoff(2.0, 300.0),
+    "unsure": Backoff(2.0, 86_400.0),
     "bug": Backoff(3600.0, 86_400.0),
 }
 """When a proof is looked up again, by the outcome of the last lookup."""
@@ -260,7 +262,7 @@ class _Follower:
             return known
         transaction = await self._provider.transaction(tx_hash)
         if transaction is None:
-            return _Outcome("unknown")
+            return _Outcome("unknown" if self._provider.is_whole else "unsure")
         time = await self._provider.time_of(transaction)
         if time is None:
             return _Outcome("unconfirmed")

@@ -96,6 +96,11 @@ class RpcProvider:
             with suppress(NoAnswerError):  # the endpoint has logged it
                 await self._check_chain(endpoint)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all endpoints are asked at the moment."""
+        return all(each.cooling_until <= trio.current_time() for each in self._endpoints)
+
     async def transaction(self, tx_hash: str) -> Transaction | None:
         """Return the transaction with a hash (0x and 64 digits); None if the chain has none.
 
@@ -134,10 +139,8 @@ class RpcProvider:
         earliest = max((time for head, time in heads if head < number), default=0)
         time = max((time for *_, time in blocks), default=0)
         if blocks != {(placed.block_hash.lower(), True, time)} or time < earliest:
-            raise DifferError(
-                f"the endpoints of {self.chain_id} do not agree that the block {number} has the "
-                f"transaction {placed.hash}"
-            )
+            what = f"the block {number}, which one says has the transaction {placed.hash}"
+            raise DifferError(self.chain_id, what)
         return time
 
     async def final_block(self) -> int:
@@ -162,7 +165,7 @@ class RpcProvider:
             )
         return self._heads
 
-    async def ask(self, read: Callable[[Raw], T | None], method: str, *params: object) -> T | None:
+    async def ask(self, read: Callable[[Raw], T], method: str, *params: object) -> T | None:
         """Call any method; return the first answer that `read` can use, and None if there is none.
 
         Raises:
@@ -177,7 +180,7 @@ class RpcProvider:
         """Return the answers of all endpoints that have one, which must be alike in something."""
         answers = await self.ask_each(read, method, param)
         if len({what(answer) for answer in answers}) > 1:
-            raise DifferError(f"the endpoints of {self.chain_id} differ about {method} {param}")
+            raise DifferError(self.chain_id, f"{method} {param}")
         return answers
 
     async def ask_each(

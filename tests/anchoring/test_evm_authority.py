@@ -256,7 +256,7 @@ async def test_a_receipt_of_a_block_without_the_transaction_makes_no_time_events
     outcome = await world.advance()
     assert isinstance(outcome, Pending)
     assert outcome.is_alarming
-    assert "do not agree that the block 1 has the transaction" in outcome.reason
+    assert "differ about the block 1, which one says has" in outcome.reason
     world.chain.lies = ""
     await world.settle()
 

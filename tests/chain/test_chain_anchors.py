@@ -284,10 +284,26 @@ async def test_what_two_endpoints_differ_about_is_not_kept_for_good(clock, chain
             await until(lambda: anchors[0].lookups["failed"] >= 8)
         assert (store.head, store.proofs_pending) == (2, 1)
         warning, *_ = [line for line in logs if line["log_level"] == "warning"]
-        assert "do not agree that the block 900 has the transaction" in warning["reason"]
+        assert "differ about the block 900, which one says has" in warning["reason"]
         liar.mine(document.proof, TIME)
         await store.wait_for_feed(3)
     assert (await feed_of(store))[2].block_time == TIME
+
+
+async def test_what_an_endpoint_may_know_that_is_left_alone_is_not_unknown(
+    clock, chain, url, store
+):
+    """The first one is pruned, and the archive answers 429 now and then."""
+    document, archive = Document(), Chain()
+    archive.mine(document.proof, TIME)
+    archive.fault_for = lambda *_: Fault(429, b"", (("retry-after", "200"),))
+    await add(store, document)
+    async with serving(archive) as second, following(store, url, second) as anchors:
+        await until(lambda: anchors[0].lookups["failed"] >= 6)
+        archive.fault_for = lambda *_: None
+        await store.wait_for_feed(3)
+    assert anchors[0].lookups["unknown"] == 0
+    assert chain.times[-1] - chain.times[0] < 600
 
 
 async def test_a_transaction_that_no_block_takes_counts_as_unknown_in_the_end(
