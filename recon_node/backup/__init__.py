@@ -44,6 +44,7 @@ from recon_node.store.db.log import HEAD_FILE
 from recon_node.store.db.log_schema import FILE_NAME as LOG_FILE
 from recon_node.store.db.saved_keys import FILE_NAMES as SAVED_KEYS
 from recon_node.store.db.saved_keys import SUMS_FILE
+from recon_node.store.db.sql import explained_errors
 from recon_node.store.directory_lock import LOCK_FILE, directory_lock
 from recon_node.store.maintenance import BackedUp, Progress, backup_log, begin_epoch, check_copy
 from recon_node.store.maintenance.closed_log import SQLITE_SUFFIXES
@@ -161,7 +162,7 @@ def write_backup(
     log = backup_log(data_dir, copy, progress)
     backup = _described(data_dir, small, copy, log)
     progress("writing the backup", 0, None)
-    with target.open("xb") as file:
+    with explained_errors(target), target.open("xb") as file:
         encryptor = None if passphrase is None else Encryptor(file, passphrase)
         sink = cast(IO[bytes], file if encryptor is None else encryptor)
         with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as archive:
@@ -262,13 +263,10 @@ def _unpack(file: IO[bytes], folder: Path, passphrase: str | None) -> Backup:
         source = cast(IO[bytes], stream)
         with tarfile.open(fileobj=source, mode="r|", tarinfo=_PlainFile) as archive:
             manifest = _read_manifest(archive)
-            room = room_at(folder)
             hashes: dict[str, str] = {}
             for member in iter(archive.next, None):
                 if member is None or member.name not in manifest.files or member.name in hashes:
                     raise BackupError("it has files that its manifest does not name")
-                if (room := room - member.size) < 0:
-                    raise BackupError(f"there is no room for {member.name}: {member.size:,} bytes")
                 hashes[member.name] = _extract(archive, member, folder)
         while stream.read(_COPY):  # the end proves that nothing is cut off
             pass
@@ -314,10 +312,13 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) ->
     content = None if member.issparse() else archive.extractfile(member)
     if content is None or member.name in ("", ".", "..") or "/" in member.name:
         raise BackupError(f"the file is not a backup of a node: it has {member.name!r}")
-    return _copy(content, folder / member.name)
+    return _copy(content, folder / member.name, member.size)
 
 
-def _copy(content: IO[bytes], path: Path) -> str:
+def _copy(content: IO[bytes], path: Path, size: int) -> str:
+    if size > room_at(path.parent):
+        disk = path.parent.parent
+        raise BackupError(f"there is no room for {path.name} in {disk}: {size:,} bytes")
     with path.open("xb") as target:
         path.chmod(_PRIVATE)
         shutil.copyfileobj(content, target, _COPY)
@@ -326,7 +327,7 @@ def _copy(content: IO[bytes], path: Path) -> str:
 
 def _copied_log(file: IO[bytes], folder: Path) -> Backup:
     path = folder / LOG_FILE
-    digest = _copy(file, path)
+    digest = _copy(file, path, file.seek(0, os.SEEK_END) - file.seek(0))
     log = check_copy(path)
     return Backup({LOG_FILE: digest}, log.events, log.head, log.epoch, None, "")
 

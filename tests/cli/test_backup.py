@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import resource
 import shutil
 import stat
 import subprocess
@@ -184,6 +185,26 @@ def test_files_that_would_change_the_log_are_refused(published, tmp_path, suffix
     refused = error_of("restore", tmp_path / "crafted.tar", "--data-dir", tmp_path / "new")
     assert f"it has events.sqlite3{suffix}, which no backup has" in refused
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["lock"]
+
+
+def test_a_disk_without_room_is_named(published: Published, tmp_path, monkeypatch) -> None:
+    made, new = backup_of(published, tmp_path / "b"), tmp_path / "new"
+    monkeypatch.setattr("recon_node.backup.room_at", lambda directory: 4000)
+    for source in (made, published.node.data_dir / "events.sqlite3"):
+        said = error_of("restore", source, "--data-dir", new)
+        assert f"there is no room for events.sqlite3 in {new}: " in said
+
+
+def test_a_backup_that_cannot_be_written_says_where(published: Published, tmp_path: Path) -> None:
+    with tarfile.open(backup_of(published, tmp_path / "b")) as tar:
+        size = tar.getmember("events.sqlite3").size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 1, limits[1]))  # the copy of the log fits
+    try:
+        said = error_of("backup", tmp_path / "b", "--data-dir", published.node.data_dir)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert re.search(r"/backup-\w+\.tar cannot be used: File too large", said)
 
 
 def test_what_is_wrong_with_a_backup_is_said(published: Published, tmp_path: Path) -> None:
