@@ -105,6 +105,9 @@ def times_opened(path: Path) -> int:
     return sum(os.path.realpath(link) == str(path.resolve()) for link in links)
 
 
-def test_without_a_log_there_is_no_backup(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_pipe", [False, True])
+def test_without_a_log_there_is_no_backup(tmp_path: Path, is_pipe: bool) -> None:
+    if is_pipe:
+        os.mkfifo(tmp_path / "events.sqlite3")
     with pytest.raises(StoreError, match="no event log"):
         backup_log(tmp_path, tmp_path / "copy")

@@ -295,6 +295,20 @@ async def test_compacting_takes_out_what_nothing_refers_to(log: Path) -> None:
         assert (store.keys.summarize(), await feed_of(store), store.epoch) == (keys, feed, epoch)
 
 
+async def test_a_link_to_the_log_is_not_replaced(log: Path, tmp_path: Path) -> None:
+    """Another disk may have the log because this one has no room."""
+    path = log / log_schema.FILE_NAME
+    path.symlink_to(path.rename(tmp_path / "elsewhere"))
+    before = contents(log)
+    with pytest.raises(StoreError, match="only a log in its own place"):
+        compact_log(log)
+    with pytest.raises(StoreError, match="only a log in its own place"):
+        await repair_log(log, SETTINGS)
+    assert check_log(log).clean
+    assert path.is_symlink()
+    assert contents(log) == before
+
+
 async def test_a_log_is_for_its_owner_alone_whoever_writes_it(log: Path) -> None:
     path, new = log / log_schema.FILE_NAME, log / "new"
     before = os.umask(0o022)

@@ -185,6 +185,15 @@ async def test_a_log_that_is_not_right_is_refused(tmp_path, damage, message):
     await refused(tmp_path, message)
 
 
+async def test_a_link_to_a_disk_that_is_not_mounted_is_not_replaced_by_a_new_log(tmp_path):
+    link = tmp_path / "events.sqlite3"
+    link.symlink_to(tmp_path / "mnt" / "log")
+    with pytest.raises(StoreError, match="where nothing is: mount its disk"):
+        async with open_store(tmp_path, NETWORK):
+            pass
+    assert link.is_symlink()
+
+
 async def test_a_migration_that_fails_leaves_the_log_as_it_was(tmp_path, monkeypatch):
     await make_log(tmp_path)
     broken = (*log_schema.MIGRATIONS, "CREATE TABLE more (x); SELECT * FROM nowhere;")

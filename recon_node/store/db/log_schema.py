@@ -136,6 +136,11 @@ def _create(path: Path, network: Network) -> None:
             f"the event log {path} is missing, but its write-ahead log {leftover[0]} exists: "
             "put the missing file back, or delete the other one to start with an empty log"
         )
+    if path.is_symlink():
+        raise StoreError(
+            f"the event log {path} is a link to {path.readlink()}, where nothing is: mount its "
+            "disk, or delete the link to start with an empty log"
+        )
     unfinished = path.with_name(path.name + ".new")
     for old in (unfinished, unfinished.with_name(unfinished.name + "-journal"), *leftover):
         old.unlink(missing_ok=True)
@@ -218,6 +223,19 @@ def _check_positions(connection: sqlite3.Connection, path: Path) -> None:
     ).fetchone()
     if count and (low, high) != (1, count):
         raise damaged(path, f"{count} events have feed positions from {low} to {high}")
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse a log that is a link, before `replace_log`: the link would be replaced by a file.
+
+    Raises:
+        StoreError: it is one.
+    """
+    if path.is_symlink():
+        raise StoreError(
+            f"the event log {path} is a link to {path.readlink()}, and only a log in its own place "
+            "can be replaced: move the file there, or link the whole data directory instead"
+        )
 
 
 def replace_log(path: Path, new: Path) -> None:

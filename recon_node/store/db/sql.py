@@ -57,8 +57,8 @@ _ADVICE: Final = {
     "SQLITE_IOERR": "the disk answers with errors: check it and the system's log",
     "SQLITE_BUSY": "another program holds it locked: end that program",
     "SQLITE_LOCKED": "another program holds it locked: end that program",
-    "SQLITE_CANTOPEN": "it cannot be opened: check the permissions of the file and its directory",
-    "SQLITE_PERM": "it cannot be opened: check the permissions of the file and its directory",
+    "SQLITE_CANTOPEN": "it cannot be opened: check who may write the file and its directory",
+    "SQLITE_PERM": "it cannot be opened: check who may write the file and its directory",
 }
 _DIGEST: Final = 32
 _SHORT: Final = 8

@@ -22,7 +22,7 @@ from recon_node.store.admission.records import State
 from recon_node.store.damage import FORGOTTEN
 from recon_node.store.db import log_schema
 from recon_node.store.db.blocks import references, trim
-from recon_node.store.db.log_schema import finish_replacement, replace_log
+from recon_node.store.db.log_schema import finish_replacement, refuse_link, replace_log
 from recon_node.store.db.sql import damaged, explained_errors, read_in_pieces, short
 from recon_node.store.errors import StoreError
 
@@ -55,7 +55,7 @@ def find_log(data_dir: Path) -> Path:
     path = data_dir / log_schema.FILE_NAME
     with explained_errors(path):
         finish_replacement(path)
-        if not path.exists():
+        if not path.is_file():
             raise StoreError(
                 f"there is no event log in {data_dir}: name a node's data directory with --data-dir"
             )
@@ -156,6 +156,7 @@ def compact_log(data_dir: Path, progress: Progress = no_progress) -> Compacted:
         StoreError: there is no log, it is damaged, or it cannot be written.
     """
     with opened_log(data_dir) as log, scratch_folder(data_dir) as folder:
+        refuse_link(log.path)
         new = folder / log.path.name
         removed = remove_unused_blocks(log.connection, progress)
         trim_plain_cars(log.connection, progress)

@@ -28,7 +28,7 @@ from trio.to_thread import run_sync
 from recon_node.base.files import scratch_folder
 from recon_node.ceramic import EventId, Network
 from recon_node.store.db import log_schema, saved_keys
-from recon_node.store.db.log_schema import replace_log
+from recon_node.store.db.log_schema import refuse_link, replace_log
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.errors import StoreError
 from recon_node.store.maintenance.closed_log import Progress, find_log, no_progress
@@ -76,6 +76,7 @@ async def repair_log(
         StoreError: nothing can be saved, or the new log cannot be written.
     """
     path = find_log(data_dir)
+    refuse_link(path)
     with explained_errors(path), scratch_folder(data_dir) as folder:
         with closing(Salvage(path, folder)) as salvage:  # here, so that Ctrl-C ends it
             settings = settings or StoreSettings()
