@@ -9,7 +9,7 @@ from p2p_support import rate_limit_of
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import Meter
 from recon_node.recon import KeyRange, KeyStore
-from recon_node.recon.keys.kept_sums import LOOKS, MAX_SKETCHES
+from recon_node.recon.keys.kept_sums import HASH_COST, MAX_SKETCHES
 
 KEYS = KeyStore(hashlib.sha256(b"%d" % number).digest() * 2 for number in range(3000))
 TOP = b"\xff" * 65
@@ -37,7 +37,7 @@ async def do(meter: Meter, steps: Iterable[None]) -> None:
 
 async def test_openings_of_ranges_that_nobody_has_are_paced_by_address(autojump_clock):
     """By 110 bytes each, one address had this node sketch all its keys, as fast as it asked."""
-    looks = 2 * LOOKS * len(KEYS)
+    looks = 2 * HASH_COST * len(KEYS)
     rate_limit = rate_limit_of(rate=looks / 2, burst=2 * looks)
     made = dict.fromkeys(["192.0.2.1", "2001:db8::1"], 0)
     numbers = iter(range(1000))
@@ -85,12 +85,12 @@ def test_a_range_that_is_used_often_is_kept_before_those_of_a_stranger():
     whole = KeyRange(b"", TOP)
 
     def make(key_range: KeyRange) -> int:
-        before = keys.sums.summed
+        before = keys.sums.cost
         for _ in keys.sums.sketch(key_range):
             pass
-        return keys.sums.summed - before
+        return keys.sums.cost - before
 
-    assert make(whole) == LOOKS * len(keys)
+    assert make(whole) == HASH_COST * len(keys)
     for _ in range(8):
         assert make(whole) == 0
     for number in range(3 * MAX_SKETCHES):

@@ -244,14 +244,14 @@ class Meter:
 
     def start(self) -> None:
         """Count from here on: other tasks may have computed since."""
-        self._before = self._keys.sums.summed, self._keys.hashed
+        self._before = self._keys.sums.cost, self._keys.hash_cost
 
     async def pay(self) -> None:
         """Let other tasks run, until the peer can pay for what was computed since the start."""
-        summed, hashed = self._before
-        spent = self._keys.hashed - hashed
-        if self._keys.sums.summed > summed and not self._is_free():
-            spent += self._keys.sums.summed - summed
+        sum_cost, hash_cost = self._before
+        spent = self._keys.hash_cost - hash_cost
+        if self._keys.sums.cost > sum_cost and not self._is_free():
+            spent += self._keys.sums.cost - sum_cost
         if spent:
             self._rate_limit.spend(self._address, spent)
             await self._rate_limit.wait(self._address)

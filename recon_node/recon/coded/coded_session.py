@@ -73,7 +73,7 @@ from recon_node.recon.coded.messages import (
     TurnKind,
     weight_of,
 )
-from recon_node.recon.keys.kept_sums import LOOKS
+from recon_node.recon.keys.kept_sums import HASH_COST
 from recon_node.recon.keys.key_hashes import ID_SIZE, NO_IDS, Ids, LtHash, among, distinct, id_of
 from recon_node.recon.keys.lookups import find_by_id, groups, ids_not_held, in_key_order
 from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
@@ -359,7 +359,7 @@ class CodedSession(TurnSession[Message]):
         digest, union = ours.digest(), ours.copy()
         for part in side.left_out_parts(_HASHED_PER_STEP):
             union.merge(LtHash.of(*part))
-            side.keys.hashed += LOOKS * len(part)
+            side.keys.hash_cost += HASH_COST * len(part)
             number += len(part)
             yield
         return digest, LeftOut(number, union.digest()) if number else None

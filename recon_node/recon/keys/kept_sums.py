@@ -47,9 +47,9 @@ _QUICKLY_HASHED: Final = 256
 _BATCH: Final = 2048
 """Changes that are collected before they are added to the sums."""
 
-LOOKS: Final = 80
-"""What adding a key to a sum costs, in looks. A look at the id of a key takes 10 ns; it is the unit
-in which peers pay for what they have computed."""
+HASH_COST: Final = 80
+"""The cost of hashing a key, as of adding it to a sum. Its unit, a look at the id of a key, takes
+10 ns; in it, peers pay for what they have this node compute."""
 
 _KINDS: Final = (Sketch, LtHash)
 """The kinds of sums, by their numbers when they are packed."""
@@ -83,7 +83,7 @@ class _KeptSum:
         return [n for n, key in keys if lower < key < upper and (self.done or key <= self.reached)]
 
     def extend(self, keys: OrderedKeys) -> int:
-        """Add the next keys of the range; return what it took, in looks at a key."""
+        """Add the next keys of the range; return the cost, in looks at a key."""
         rest = KeyRange(self.reached, self.key_range.upper)
         number = _GROUPS if isinstance(self.sum, Sketch) else 1
         following = list(islice(groups(keys, rest), number))
@@ -95,18 +95,18 @@ class _KeptSum:
         else:
             self.sum.add(following[0].digests())
         self.reached = following[-1].last_key()
-        return LOOKS * sum(len(group.ids) for group in following)
+        return HASH_COST * sum(len(group.ids) for group in following)
 
 
 class KeptSums:
     """The sketches and LtHashes of one key store, which notes every change here."""
 
-    __slots__ = ("_changed", "_digests", "_keys", "_signs", "kept", "summed")
+    __slots__ = ("_changed", "_digests", "_keys", "_signs", "cost", "kept")
 
     def __init__(self, keys: OrderedKeys) -> None:
         self._keys = keys
-        self.summed = 0
-        """What making sums has taken so far, in looks at a key."""
+        self.cost = 0
+        """What making sums has cost so far, in looks at a key."""
         self.kept: dict[tuple[type, KeyRange], _KeptSum] = {}
         """By kind and range, those used last at the end. While there are none, no change matters.
         """
@@ -147,7 +147,7 @@ class KeptSums:
             hashed = LtHash()
             for group in groups(self._keys, key_range):
                 hashed.add(group.digests())
-                self.summed += LOOKS * len(group.ids)
+                self.cost += HASH_COST * len(group.ids)
                 if hashed.count > _QUICKLY_HASHED:
                     yield
         return hashed
@@ -206,7 +206,7 @@ class KeptSums:
                 assert isinstance(kept.sum, kind)
                 self._note_use(kept)
                 return kept.sum
-            self.summed += kept.extend(self._keys)
+            self.cost += kept.extend(self._keys)
             yield
 
     def _make_room(self, kind: type, most: int) -> bool:

@@ -24,7 +24,7 @@ from mmap import mmap
 from typing import ClassVar, Final
 
 from recon_node.base.steps import Steps
-from recon_node.recon.keys.kept_sums import LOOKS, KeptSums
+from recon_node.recon.keys.kept_sums import HASH_COST, KeptSums
 from recon_node.recon.keys.ordered_keys import (
     Inner,
     KeyRange,
@@ -56,14 +56,14 @@ _SPARSE: Final = 16
 class KeyView(OrderedKeys):
     """A key store to read from, which is all that anybody but its owner needs."""
 
-    __slots__ = ("hashed", "sums")
+    __slots__ = ("hash_cost", "sums")
 
     def __init__(self) -> None:
         super().__init__()
         self.sums = KeptSums(self)
-        self.hashed = 0
-        """What hashing keys for one session has taken so far, in looks at a key: with its salt, or
-        those that it left out."""
+        self.hash_cost = 0
+        """What hashing keys for single sessions has cost so far, in looks at a key: with a salt, or
+        those that they left out."""
 
     def packed(self) -> Iterator[bytes]:
         """Yield all keys as `KeyStore.load_packed` takes them, in parts.
@@ -83,7 +83,7 @@ class KeyView(OrderedKeys):
             if number % _SALTED_PER_STEP == _SALTED_PER_STEP - 1:
                 yield
             lanes += lanes_of(salt + key)
-            self.hashed += LOOKS
+            self.hash_cost += HASH_COST
         return lanes
 
 
