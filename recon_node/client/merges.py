@@ -125,7 +125,7 @@ def _proposal(
 ) -> MergeProposal | None:
     """Propose a merge that leads to a content, or in which one of the tips wins."""
     try:
-        proposal = stream.proposal(winner)
+        proposal = stream.propose_merge(winner)
     except StreamShapeError as error:
         raise not_accepted(stream, error) from None
     if proposal is None:

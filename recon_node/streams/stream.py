@@ -314,7 +314,7 @@ class Stream:
             validation_errors=self.rejected,
         )
 
-    def proposal(self, including: CID | None = None) -> MergeProposal | None:
+    def propose_merge(self, including: CID | None = None) -> MergeProposal | None:
         """Propose an event that merges the stream; None if there is nothing to merge.
 
         `including` is a tip that is among the prevs, even if there are more than 256.

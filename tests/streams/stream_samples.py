@@ -115,14 +115,14 @@ class Writer:
     def stream(self) -> Stream:
         return Stream.of(self.events, self.times, self.faults)
 
-    def proposal(self) -> MergeProposal:
-        return self.stream().proposal()
+    def propose_merge(self) -> MergeProposal:
+        return self.stream().propose_merge()
 
     def merged(self) -> Any:
         """Merge the stream as proposed; return the content."""
-        proposal = self.proposal()
+        proposal = self.propose_merge()
         event = self.add(signed_event(KEY, proposal.payload()))
-        assert self.stream().proposal() is None
+        assert self.stream().propose_merge() is None
         state = self.states().at(event.cid)
         assert not state.validation_errors
         assert json_equal(state.data.content, proposal.content)

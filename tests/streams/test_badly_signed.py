@@ -33,7 +33,7 @@ def test_figures_5_and_6_with_a_badly_signed_event() -> None:
     assert stream.tip().pruned == tuple(sorted([a.cid, second.cid]))
     third = stream.anchor(b, 3)
     assert stream.tip().event == stream.state_tip().event == third.cid
-    assert stream.stream().proposal() is None
+    assert stream.stream().propose_merge() is None
 
     c = stream.data(put("c", 1), b, second)
     for tip in (stream.tip(), stream.state_tip()):

@@ -28,7 +28,7 @@ def test_what_changed_on_one_side_is_taken_over() -> None:
     stream.write(
         {"a": 1, "b": {"x": 1, "y": 1}, "tags": ["r", "g"], "gone": 1, "c": 3}, stream.init
     )
-    proposal = stream.proposal()
+    proposal = stream.propose_merge()
     assert (proposal.conflicts, len(proposal.prevs), proposal.left) == ((), 3, 0)
     assert stream.merged() == {"a": 2, "b": {"x": 1, "y": 2}, "tags": ["R", "G"], "c": 3}
 
@@ -38,7 +38,7 @@ def test_a_conflict_shows_the_value_on_each_branch() -> None:
     one = stream.write({"title": "y", "n/m": 1, "same": 1}, stream.init)
     two = stream.write({"title": "z", "same": 1}, stream.init)
     three = stream.write({"title": "y", "n/m": 2, "same": 1}, stream.init)
-    proposal = stream.proposal()
+    proposal = stream.propose_merge()
     assert {conflict.path: conflict.values for conflict in proposal.conflicts} == {
         "/content/title": {one.cid: "y", two.cid: "z", three.cid: "y"},
         "/content/n~1m": {one.cid: 1, three.cid: 2},
@@ -63,7 +63,7 @@ def test_a_preferred_tip_has_the_last_word_within_values_and_around_them() -> No
             {"v": {"a": 2}, "tags": ["a", "b"]},
         )
     }
-    proposal = stream.proposal()
+    proposal = stream.propose_merge()
     paths = {conflict.path for conflict in proposal.conflicts}
     assert paths == {"/content/v", "/content/v/a", "/content/tags/0"}
     assert {tip: proposal.preferring(tip).content for tip in contents} == contents
@@ -73,7 +73,7 @@ def test_arrays_of_other_lengths_are_one_value() -> None:
     stream = Writer({"tags": ["a"]})
     stream.write({"tags": ["a", "b"]}, stream.init)
     stream.write({"tags": ["c", "a"]}, stream.init)
-    [conflict] = stream.proposal().conflicts
+    [conflict] = stream.propose_merge().conflicts
     assert conflict.path == "/content/tags"
 
 
@@ -81,7 +81,7 @@ def test_metadata_is_merged_too() -> None:
     stream = Writer({"a": 1})
     hidden = stream.write({"a": 1, "b": 1}, stream.init, should_index=False)
     other = stream.write({"a": 2}, stream.init)
-    proposal = stream.proposal()
+    proposal = stream.propose_merge()
     expected = {} if proposal.prevs[0] == hidden.cid else {"shouldIndex": False}
     assert dict(proposal.header) == expected
     stream.write({"a": 2}, other, should_index=True)  # as it was: no change of this branch
@@ -96,7 +96,7 @@ def test_writers_who_merged_the_same_branches_differently() -> None:
     b = stream.write({"x": 2, "y": 5}, stream.init)
     stream.write({"x": 1, "y": 5}, a, b)  # one keeps a's x
     stream.write({"x": 2, "y": 5}, b, a)  # the other keeps b's
-    proposal = stream.proposal()
+    proposal = stream.propose_merge()
     assert [conflict.path for conflict in proposal.conflicts] == ["/content/x"]
     assert proposal.content["y"] == 5
 
@@ -107,7 +107,7 @@ def test_anchored_branches_are_merged_at_their_anchors() -> None:
     b = stream.write({"a": 1, "b": 1}, stream.init)
     lower, higher = sorted((a, b), key=lambda e: e.cid)
     early, late = stream.anchor(higher, 1), stream.anchor(lower, 2)
-    proposal = stream.proposal()
+    proposal = stream.propose_merge()
     assert proposal.prevs == (early.cid, late.cid)  # though the other has the lower CID
     assert stream.merged() == {"a": 2, "b": 1}
 
@@ -116,7 +116,7 @@ def test_a_rejected_event_is_covered_and_changes_nothing() -> None:
     stream = Writer({"a": 1})
     bad = stream.data(REJECTED, stream.init)
     good = stream.write({"a": 2}, stream.init)
-    assert stream.proposal().prevs == (good.cid, bad.cid)
+    assert stream.propose_merge().prevs == (good.cid, bad.cid)
     assert stream.merged() == {"a": 2}
 
 
@@ -124,7 +124,7 @@ def test_more_branches_than_one_event_can_merge() -> None:
     stream = Writer({})
     for number in range(300):
         stream.write({str(number): number}, stream.init)
-    first = stream.proposal()
+    first = stream.propose_merge()
     assert (len(first.prevs), first.left) == (256, 44)
     stream.add(signed_event(KEY, first.payload()))
     assert stream.merged() == {str(number): number for number in range(300)}
@@ -136,7 +136,7 @@ def test_against_the_definition_member_by_member(base: Any, sides: list[Any]) ->
     stream = Writer(base)
     for number, side in enumerate(sides):
         stream.write({**side, f"writer {number}": True}, stream.init)
-    proposal = stream.proposal()
+    proposal = stream.propose_merge()
     conflicts = set()
     for name in NAMES:
         was = base.get(name)
@@ -165,7 +165,7 @@ def test_any_stream_converges_in_one_merge(data: st.DataObject) -> None:
             stream.write(content, *prevs)
     whole = Stream.of(stream.events)
     is_open = whole.tip.diverged or whole.accepted_tip.diverged
-    proposal = whole.proposal()
+    proposal = whole.propose_merge()
     assert (proposal is not None) is is_open
     if proposal is None:
         assert whole.open_tips == ()
@@ -183,7 +183,7 @@ def _conflicts_below(name: str, members: int) -> MergeProposal:
     writer = Writer({name: {f"{n:x}": 0 for n in range(members)}})
     for new in (1, 2):
         writer.data(put(name, {f"{n:x}": new for n in range(members)}), writer.init)
-    return writer.proposal()
+    return writer.propose_merge()
 
 
 def test_paths_that_repeat_a_long_name_are_paid_for() -> None:
@@ -217,7 +217,7 @@ def test_preferring_a_tip_is_each_conflict_after_the_other(base, sides, data):
     stream = Writer({"v": base})
     for number, side in enumerate(sides):
         stream.write({"v": side, f"writer {number}": True}, stream.init)
-    proposal = stream.proposal()
+    proposal = stream.propose_merge()
     winner = data.draw(st.sampled_from(proposal.prevs))
     # The deepest first, so that a value above it has the last word.
     content: Any = proposal.content

@@ -78,7 +78,7 @@ def streams(draw: st.DrawFn) -> tuple[list[Event], list[Event], dict[CID, int]]:
 def decided(events: Sequence[Event], times: dict[CID, int]) -> tuple[Any, ...]:
     """All that is decided about a stream, with the shown CIDs replaced by what they state."""
     stream = Stream.of(events, times)
-    tip, proposal, ranks = stream.accepted_tip, stream.proposal(), stream.statements.ranks
+    tip, proposal, ranks = stream.accepted_tip, stream.propose_merge(), stream.statements.ranks
     contents = {ranks[s.event_cid]: (s.height, s.data.content) for s in stream.states.all()}
     merged = (
         None

@@ -38,7 +38,7 @@ def patches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_merge_applies_each_patch_once(patches: list[Any]) -> None:
     events = diverged()
     stream = Stream.of(events)
-    proposal = stream.proposal()
+    proposal = stream.propose_merge()
     assert (proposal.content, proposal.conflicts) == ({"n": 0, "a": 19, "b": 19}, ())
     assert set(proposal.prevs) >= {events[20].cid, events[41].cid}
     merge = signed_event(KEY, proposal.payload())

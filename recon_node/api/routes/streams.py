@@ -391,7 +391,7 @@ async def get_stream_merge(call: Call[StreamPath]) -> Annotated[Response, MergeB
 
 def _propose(stream: Stream) -> Response:
     try:
-        proposal = stream.proposal()
+        proposal = stream.propose_merge()
     except StreamShapeError as error:
         raise ApiError(HTTPStatus.NOT_FOUND, f"Stream not found : {stream.id} ({error})") from None
     return reply(_describe_proposal(stream.id, proposal))
