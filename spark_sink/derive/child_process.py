@@ -91,10 +91,10 @@ class ChildProcess:
         if self._process is not None and self._process.status is not None:
             self.close()  # it had nothing to do
         try:
-            found, answer = pickle.loads(self._asked(pickle.dumps(request)))
+            succeeded, answer = pickle.loads(self._asked(pickle.dumps(request)))
         except ProcessDiedError as error:
             raise self._ended(error) from None
-        if not found:
+        if not succeeded:
             raise answer
         return answer  # type: ignore[no-any-return]
 

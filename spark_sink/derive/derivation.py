@@ -192,11 +192,13 @@ class Derivation:
             table.put(last, upto)
         self._tables.on_write(name, rows)
 
-    def _write_revised(self, name: str, rows: Staged, towards: int, *, anew: bool = False) -> None:
+    def _write_revised(
+        self, name: str, rows: Staged, towards: int, *, restart_followers: bool = False
+    ) -> None:
         if rows.num_rows:
             table = self._tables.derived[name]
             for chunk in rows.chunks(table.spec.schema, _MERGE_BYTES):
-                table.revise(chunk, towards, anew=anew)
+                table.revise(chunk, towards, restart_followers=restart_followers)
             self._tables.on_write(name, rows)
 
     def _recompute_documents(self, step: Step, portion: Portion) -> None:
@@ -248,14 +250,14 @@ class Derivation:
         self, step: Step, streams: Sequence[bytes], retried: Collection[bytes] = ()
     ) -> None:
         names = (*step.names, UNPROCESSED)
-        anew = replace(step, names=names, after=0, retried=frozenset(retried))
+        step = replace(step, names=names, after=0, retried=frozenset(retried))
         for start in range(0, len(streams), _DOCUMENTS_PER_COMMIT):
             chunk = streams[start : start + _DOCUMENTS_PER_COMMIT]
             taken_up = self._of_other_versions if retried else frozenset()
-            anew = replace(anew, set_aside=self._set_aside - taken_up)
-            for name, rows in self._computer.compute(anew, chunk).rows.items():
+            step = replace(step, set_aside=self._set_aside - taken_up)
+            for name, rows in self._computer.compute(step, chunk).rows.items():
                 if name in self._tables.derived:
-                    self._write_revised(name, rows, step.upto, anew=bool(retried))
+                    self._write_revised(name, rows, step.upto, restart_followers=bool(retried))
             self._read_set_aside()
 
     def close(self) -> None:

@@ -126,7 +126,7 @@ class Computer:
         self._models, self._summaries = Models(), summaries or SummaryCache()
 
     def compute(self, step: Step, streams: Sequence[bytes]) -> Portion:
-        """Compute the portion of streams that have events in a step, or are computed anew.
+        """Compute the portion of streams that have events in a step, or are computed again.
 
         Raises:
             TablesError: `raw_events` is damaged, or files cannot be written.

@@ -184,13 +184,13 @@ class SinkTable:
             else:
                 self._write([], properties)
 
-    def revise(self, rows: pa.Table, towards: int, *, anew: bool = False) -> None:
+    def revise(self, rows: pa.Table, towards: int, *, restart_followers: bool = False) -> None:
         """Update rows by key to their values at `towards`, in one commit.
 
-        The position does not change. `anew` says that rows of earlier positions are inserted, which
-        those who follow the table by its positions would not see: they start over.
+        The position does not change. If rows of earlier positions are inserted, followers of the
+        table would not see them, because they go by positions: `restart_followers`.
         """
-        others = delta_log.replacing(self._table) if anew else None
+        others = delta_log.replacing(self._table) if restart_followers else None
         with self._advancing_to(self.position, under_way=towards, others=others) as properties:
             self._upsert(rows, properties)
 
