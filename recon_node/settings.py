@@ -65,8 +65,8 @@ def _check_interests(texts: tuple[str, ...]) -> None:
             check_interest(wanted)
 
 
-def _split_each(value: object) -> object:
-    """Split a flag's values, each of which may be several; leave what is not text as it is."""
+def _joined(value: object) -> object:
+    """Join the values of a flag, each a list with commas; leave other values as they are."""
     if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
         return ",".join(value)
     return value
@@ -97,7 +97,7 @@ class Settings(DataDirSettings):
     """
     extra_interests: Annotated[
         TextList,
-        BeforeValidator(_split_each),
+        BeforeValidator(_joined),
         checked_by(_check_interests),
         Flag(metavar="STREAM_ID,..."),
     ] = ()

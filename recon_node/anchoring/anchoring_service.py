@@ -252,7 +252,7 @@ class Anchoring:
             logger.info("Anchoring a tree", events=len(built.leaves), root=str(built.root))
 
     async def _finish(self, tree: Tree) -> None:
-        told, next_warning = self._pending, 0.0
+        logged, next_warning = self._pending, 0.0
         while tree.tx_hash is None:
             outcome = await self._authority.advance(tree.root)
             if isinstance(outcome, Anchored):
@@ -264,12 +264,12 @@ class Anchoring:
                 logger.info("Anchored a tree", events=tree.leaves, transaction=transaction)
             else:
                 now = trio.current_time()
-                is_still_alarm = told is not None and told.is_alarming and outcome.is_alarming
-                is_other = told is None or outcome.reason != told.reason
+                is_still_alarm = logged is not None and logged.is_alarming and outcome.is_alarming
+                is_other = logged is None or outcome.reason != logged.reason
                 if is_other and not (is_still_alarm and now < next_warning):
                     write = logger.warning if outcome.is_alarming else logger.info
                     write("A tree waits for its anchor", reason=outcome.reason)
-                    told, next_warning = outcome, now + _WARNING_PAUSE
+                    logged, next_warning = outcome, now + _WARNING_PAUSE
                 self._pending = outcome
                 self.known = await self.status(_UNDER_WAY)
                 await trio.sleep(self.settings.pause)

@@ -199,8 +199,8 @@ class Evaluation:
                 logger.error("Streams are computed in the node's own process", reason=str(error))
                 self._count = 0
             else:
-                found, value = await self._in_thread(partial(pickle.loads, answer))
-                if not found:
+                succeeded, value = await self._in_thread(partial(pickle.loads, answer))
+                if not succeeded:
                     raise value
                 result: T = value
                 return result

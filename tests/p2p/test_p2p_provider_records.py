@@ -37,7 +37,7 @@ def test_records_are_bounded_fresh_and_the_newest_is_there(steps):
         assert max(Counter(key for key, _ in held).values()) <= PER_KEY
         assert records.keys == len({key for key, _ in held})
     records.expire(now + LIFETIME)
-    assert (len(records), records.keys, list(records.each_provider())) == (0, 0, [])
+    assert (len(records), records.keys, list(records.all_providers())) == (0, 0, [])
 
 
 @given(announcements)
@@ -45,11 +45,11 @@ def test_a_peer_is_forgotten_in_all_keys(steps):
     records = ProviderRecords(PER_KEY, IN_ALL)
     for key, peer, source, _ in steps:
         records.add(key, peer, [], source, 0.0)
-    peers = {provider.peer_id for provider in records.each_provider()}
-    assert len(list(records.each_provider())) == len(peers)
+    peers = {provider.peer_id for provider in records.all_providers()}
+    assert len(list(records.all_providers())) == len(peers)
     for peer in peers:
         records.forget(peer)
-        assert peer not in {provider.peer_id for provider in records.each_provider()}
+        assert peer not in {provider.peer_id for provider in records.all_providers()}
     assert len(records) == records.keys == 0
 
 

@@ -19,7 +19,6 @@ from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, Parsed, Whole, as_raw, reply
 from recon_node.ceramic import Event, EventId, parse_event
 from recon_node.ipld import CID, IpldError, car, dag_cbor, dag_json, multibase
-from recon_node.ipld.car import without_v2
 from recon_node.store import Verdict
 
 MAX_READ_AT_ONCE: Final = 16_384
@@ -82,10 +81,10 @@ async def post_event(call: Call[Parameters]) -> Response:
     if content_type.partition(";")[0].strip().lower() == NDJSON:
         return await _post_events(call, body)
     if len(body) > MAX_READ_AT_ONCE:
-        car = await call.services.in_thread(partial(_car_of, body, "the body"))
+        event = await call.services.in_thread(partial(_car_of, body, "the body"))
     else:
-        car = _car_of(body, "the body")
-    [verdict] = await call.services.store.admit_local([car])
+        event = _car_of(body, "the body")
+    [verdict] = await call.services.store.admit_local([event])
     if verdict.status == "refused":
         raise _refusal(verdict)
     for warning in (await _warnings(call.services, [verdict])).values():
@@ -157,11 +156,11 @@ def _car_of(text: bytes, name: str) -> bytes:
             data = _EVENT_DATA.decode(text).data
         except (msgspec.MsgspecError, ValueError, RecursionError):
             data = EventDataBody.read(text, name).data  # or says what is wrong
-        car = multibase.decode(data, multibase.MAX_NUMBER)
+        event = multibase.decode(data, multibase.MAX_NUMBER)
     except IpldError as error:
         raise bad_request(f"Invalid event data: multibase error: {error}") from None
     try:
-        return without_v2(car)
+        return car.without_v2(event)
     except IpldError as error:
         raise bad_request(f"Invalid event data: {error}") from None
 
@@ -215,11 +214,11 @@ async def get_event(call: Call[EventPath]) -> EventBody:
 
 
 async def _read_car(call: Call[EventPath]) -> bytes:
-    car = await call.services.store.reader.car(call.parameters.event_id)
-    if car is None:
+    event = await call.services.store.reader.car(call.parameters.event_id)
+    if event is None:
         text = call.request.path_params["event_id"]
         raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {text}")
-    return car
+    return event
 
 
 class EventBlockBody(Body, frozen=True):

@@ -116,7 +116,7 @@ class LivenessCheck:
         for info in self._table.get_peer_infos():
             addresses = [address.to_bytes() for address in info.addrs]
             listed.setdefault(str(info.peer_id), []).extend(addresses)
-        for provider in self._records.each_provider():
+        for provider in self._records.all_providers():
             listed.setdefault(provider.peer_id, []).extend(provider.addresses)
         return listed
 

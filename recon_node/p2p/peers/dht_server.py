@@ -108,7 +108,7 @@ class ProviderRecords:
         self.expire(now)
         return [self._records[record].provider for record in self._of_key.get(key, ())]
 
-    def each_provider(self) -> Iterable[Provider]:
+    def all_providers(self) -> Iterable[Provider]:
         """Return each provider once, as it announced itself for one of its keys."""
         return (self._records[next(iter(keys))].provider for keys in self._of_peer.values())
 

@@ -108,7 +108,7 @@ class InterestGossip:
         self._nursery = nursery
         self._senders: dict[str, _Sender] = {}
         self._listening: dict[str, trio.CancelScope] = {}
-        self._heard: dict[str, bytes] = {}
+        self._digests: dict[str, bytes] = {}
         """The digests of the peers' latest statements, while their streams are open."""
         self._arrivals = trio.lowlevel.ParkingLot()
 
@@ -132,7 +132,7 @@ class InterestGossip:
                 speaks = await self._host.protocols_of(peer_id)
             except PeerError:  # it does not say
                 return
-            while INTERESTS_PROTOCOL in speaks and peer_id not in self._heard:
+            while INTERESTS_PROTOCOL in speaks and peer_id not in self._digests:
                 await self._arrivals.park()
 
     async def serve(self, stream: PeerStream) -> None:
@@ -154,8 +154,8 @@ class InterestGossip:
             finally:
                 if self._listening.get(peer_id) is scope:
                     del self._listening[peer_id]
-                    self._heard.pop(peer_id, None)
-                    self.counters.peers_stating = len(self._heard)
+                    self._digests.pop(peer_id, None)
+                    self.counters.peers_stating = len(self._digests)
                     self._book.no_longer_states(peer_id)
         if scope.cancelled_caught:
             await stream.reset()
@@ -178,9 +178,9 @@ class InterestGossip:
     def _take(self, peer_id: str, statement: InterestStatement) -> None:
         """Note what a peer states; sync about what is new if that is up to us."""
         self.counters.statements_received += 1
-        is_first = peer_id not in self._heard  # the dialler syncs about everything anyway
-        self._heard[peer_id] = statement.digest
-        self.counters.peers_stating = len(self._heard)
+        is_first = peer_id not in self._digests  # the dialler syncs about everything anyway
+        self._digests[peer_id] = statement.digest
+        self.counters.peers_stating = len(self._digests)
         if statement.network_id == self._network.id:  # else the first session says what is wrong
             before = self._book.interests(peer_id)
             ranges = statement.ranges(self._network)
@@ -237,7 +237,7 @@ class InterestGossip:
         has_sent = False
         while True:
             interests, ranges = self._wanted.all, self._wanted.ranges
-            known = self._heard.get(peer_id, NOTHING_KNOWN)
+            known = self._digests.get(peer_id, NOTHING_KNOWN)
             statement = state(self._network, ranges, known)
             pause = GATHER
             if not has_sent or ranges != sender.ranges:

@@ -197,8 +197,8 @@ class Overlap:
 
     def _name(self, ours: tuple[Interest, ...], ranges: list[KeyRange]) -> Iterator[str]:
         if self._interests is not ours:
-            each_range = (key_ranges(self._store.network, [interest])[0] for interest in ours)
-            self._texts = list(zip(each_range, map(format_interest, ours), strict=True))
+            firsts = (key_ranges(self._store.network, [interest])[0] for interest in ours)
+            self._texts = list(zip(firsts, map(format_interest, ours), strict=True))
             self._interests = ours
         for wanted, text in self._texts:
             # Ranges are apart and ascend: the first that ends above the lower bound decides.

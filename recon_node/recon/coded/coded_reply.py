@@ -146,15 +146,15 @@ class CodedReply:
     def ask(self, upper: bytes) -> None:
         """Write the fingerprint of our keys up to a bound."""
         if self._salt is not None:
-            self.ask_each([(upper, _UNKNOWN)])
+            self.ask_by_fingerprints([(upper, _UNKNOWN)])
         else:
-            self._ask_positions([(upper, self._position_of(upper))])
+            self._ask_by_positions([(upper, self._position_of(upper))])
 
     def narrow_down(self, upper: bytes) -> None:
         """Answer a wrong fingerprint: list our ids, or write the fingerprints of equal parts."""
         if self._in_full:
             if cuts := self.list_or_cut(upper):
-                self._ask_positions(cuts)
+                self._ask_by_positions(cuts)
             return
         start, end = self._start(), self._position_of(upper)
         count = end - start >> COUNT_SHIFT
@@ -166,7 +166,7 @@ class CodedReply:
         else:
             parts = _DENSE_PARTS if self._dense else self._side.settings.parts(count)
             of_parts = self._finger.cuts(start, end, parts, quick=self._dense)
-            self._ask_positions([*of_parts, (upper, end)])
+            self._ask_by_positions([*of_parts, (upper, end)])
 
     def list_or_cut(self, upper: bytes) -> list[tuple[bytes, int]]:
         """List the keys of a gap in full if they are few, else return the bounds that divide it.
@@ -242,7 +242,7 @@ class CodedReply:
         self._end_message(continues=False)
         return self._finished
 
-    def ask_each(self, parts: Iterable[tuple[bytes, bytes]]) -> None:
+    def ask_by_fingerprints(self, parts: Iterable[tuple[bytes, bytes]]) -> None:
         """Write the fingerprints of neighbouring parts: the upper bound and fingerprint of each."""
         gaps, upper = self._gaps, END
         for upper, of_part in parts:
@@ -254,14 +254,14 @@ class CodedReply:
         self._move_to(upper)
         self.asks = True
 
-    def _ask_positions(self, parts: Iterable[tuple[bytes, int]]) -> None:
+    def _ask_by_positions(self, parts: Iterable[tuple[bytes, int]]) -> None:
         """Write the fingerprints of neighbouring parts: the upper bound and position of each."""
         start = self._start()
         written, upper = list[tuple[bytes, bytes]](), END
         for upper, end in parts:
             written.append((upper, fingerprint(end - start)))
             start = end
-        self.ask_each(written)
+        self.ask_by_fingerprints(written)
         self._position = start
 
     def _page_to(self, upper: bytes, known: set[bytes]) -> tuple[list[bytes], bytes | None]:

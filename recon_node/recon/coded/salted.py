@@ -56,7 +56,7 @@ class SaltedFingerprints:
             lower, with_lower = bound, True
         if parts:
             reply.forget_position()  # the store may have changed
-            reply.ask_each(parts)
+            reply.ask_by_fingerprints(parts)
 
     def _differs(self, reply: CodedReply, upper: bytes, theirs: bytes) -> Steps[bool]:
         lanes = yield from self._lanes(reply.gap_to(upper), with_lower=reply.has_lower)

@@ -138,7 +138,7 @@ class Symbols(NamedTuple):
         """Add ids to the symbols that have them; a sign of -1 takes one out."""
         checks = mix(ids).astype(np.uint32)
         if len(ids) <= _FEW_IDS:
-            self._add_each(ids, checks, signs)
+            self._add_few(ids, checks, signs)
             return
         # Modulo 2^n, adding n-bit numbers signed or unsigned is the same.
         factors = signs.astype(_U)
@@ -167,7 +167,7 @@ class Symbols(NamedTuple):
         self.checks[:] += (rest_of >> _U(_CHECK_BITS)).astype(np.uint32)[:-1]
         self.counts[:] += counts.astype(np.uint8)[:-1]
 
-    def _add_each(self, ids: Ids, checks: NDArray[np.uint32], signs: Signs) -> None:
+    def _add_few(self, ids: Ids, checks: NDArray[np.uint32], signs: Signs) -> None:
         """Add a few ids, one after the other."""
         for id_, check, sign in zip(ids, checks, signs, strict=True):
             indices = indices_of(int(id_), len(self))
