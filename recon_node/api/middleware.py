@@ -500,8 +500,7 @@ def header_of(scope: Scope, name: bytes) -> str | None:
 
 
 def host_in(authority: str) -> str | None:
-    """Return the host in `HOST`, `HOST:PORT` or `[IPV6]:PORT`, in lower case; None if it is none of
-    these."""
+    """Return the host in `HOST`, `HOST:PORT` or `[IPV6]:PORT`, in lower case, or None."""
     match = _HOST.fullmatch(authority)
     return None if match is None else (match[1] or match[2]).lower().rstrip(".")
 

@@ -97,7 +97,7 @@ Seconds = Annotated[float, Field(gt=0)]
 TextList = Annotated[tuple[str, ...], BeforeValidator(_split)]
 """A TOML array, or text with commas."""
 OptionalPath = Annotated[Path | None, BeforeValidator(_empty_is_none)]
-"""A path; an empty text is none."""
+"""A path; an empty text means None."""
 
 
 def default_data_dir() -> Path:

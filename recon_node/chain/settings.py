@@ -25,7 +25,7 @@ def parse_providers(value: object) -> dict[str, tuple[str, ...]]:
     lines separated by commas.
 
     Raises:
-        ValueError: it is none of these, or a URL is unusable; the message shows only its host.
+        ValueError: it is something else, or a URL is unusable; the message shows only its host.
     """
     endpoints: dict[str, list[str]] = {}
     for chain, url in _pairs(value):

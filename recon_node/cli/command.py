@@ -280,7 +280,7 @@ def pages(
 ) -> tuple[list[Any], int]:
     """Read a list of the API page by page.
 
-    `name` is that of the entries in the answer. A limit of 0 is none.
+    `name` is that of the entries in the answer. A limit of 0 means no limit.
 
     Returns:
         the entries, and how many there are in all (0 if the list does not say).

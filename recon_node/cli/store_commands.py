@@ -392,9 +392,9 @@ def read_blocks(path: Path) -> Iterator[bytes]:
     """Yield the blocks of a file, or of all files of a directory.
 
     A file is a CAR, or has a CAR in each line, or is the database of a ceramic-one node
-    (`db.sqlite3`). In a directory, files that are none of these, and not called `*.jsonl`, are
-    blocks themselves, as kubo and js-ceramic keep them (`blocks/6Z/CIQ....data`). Other databases
-    there are skipped, and files such as `README.txt` or `config.json` left out and named.
+    (`db.sqlite3`). In a directory, other files, except those called `*.jsonl`, are blocks
+    themselves, as kubo and js-ceramic keep them (`blocks/6Z/CIQ....data`). Other databases there
+    are skipped, and files such as `README.txt` or `config.json` left out and named.
 
     Raises:
         CommandError: a file cannot be read, or is damaged.

@@ -8,8 +8,8 @@ equal they agree; where they differ, the answer splits the gap, lists its keys, 
 The answers for all gaps go into one message. What messages look like is up to the protocol version,
 a folder beside this file. `Side` here is what each version's session is built on. It knows whose
 turn it is, which range is being reconciled, and what the peer may not do. It is pure bookkeeping,
-as h11's connection state is: a session tells it what happens, and it raises LocalProtocolError for
-what this side may not do, RemoteProtocolError for what the peer may not do.
+as h11's connection state is: a session reports each message to it, and it raises LocalProtocolError
+for what this side may not do, RemoteProtocolError for what the peer may not do.
 
 A key that a peer lists is not ours until its event is here and valid. So before a session answers,
 it has the events of new keys fetched. A key whose event does not arrive is *left out*. The peer is

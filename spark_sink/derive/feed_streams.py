@@ -99,7 +99,7 @@ class FeedStream:
         cid: of the stream.
         rows: of `raw_events`.
         chain: the events, if they are a chain of a document that is not long; else None. Then
-            `entries` and `as_stream` are only made if the tables need more than the chain tells.
+            `entries` and `as_stream` are only made if the tables need more than the chain has.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 In reading order:
 
-    runner         node, tables, Spark, query, from start to stop, and the telling of it
+    runner         node, tables, Spark, query, from start to stop, and the events it reports
     pipeline       one streaming query that keeps the tables up to date, exactly once
     feed_reader    which node is read, by one query after the other
     follower       how the tables follow its log, whichever they were filled from before

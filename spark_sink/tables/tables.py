@@ -48,8 +48,7 @@ CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
 STAGING_DIR: Final = "_staging"
 _ABANDONED_AFTER: Final = timedelta(hours=1)
-"""The age from which on staged files in an object store are none that a process is about to
-commit."""
+"""Older staged files in an object store are not about to be committed by any process."""
 
 OnWrite = Callable[[str, Staged], None]
 

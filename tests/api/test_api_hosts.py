@@ -1,4 +1,4 @@
-"""Which hosts a request may name, and what is no request or has two meanings."""
+"""Which hosts a request may name, and what is not a request or has two meanings."""
 
 import socket
 

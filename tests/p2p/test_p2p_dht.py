@@ -47,7 +47,7 @@ from recon_node.p2p.transport.host import Host
 
 KEY = network_rendezvous(NETWORK).key
 WITHOUT_TEXT = Multiaddr("/ip4/192.0.2.7/tcp/4101").to_bytes() + b"\xa5\x03\x04oops"
-"""The bytes of an address whose peer id is none: it can be read, and not be written as text."""
+"""The bytes of an address whose peer id is invalid: it can be read, but not written as text."""
 KEYS = [sort_value_rendezvous_of(NETWORK, str(number)).key for number in range(MAX_QUICK)]
 
 

@@ -103,7 +103,7 @@ async def test_the_largest_request_again_and_again(tmp_path, sdk_cars, sdk_event
         assert victim.failures(peer.peer_id) == 0
 
 
-# --- requests that are none ---------------------------------------------------------------------
+# --- malformed requests --------------------------------------------------------------------------
 
 BAD_REQUESTS = {
     "garbage": b"\xff" * 100,
@@ -141,7 +141,7 @@ async def test_bad_requests_cost_their_own_stream(tmp_path, sdk_cars):
         assert await good.receive(PATIENCE) == end_frame(NO_ID)
 
 
-# --- answers that are none ----------------------------------------------------------------------
+# --- malformed answers ---------------------------------------------------------------------------
 
 
 def bad_answers(asked: Held, other: Held) -> list[tuple[list[bytes], str]]:

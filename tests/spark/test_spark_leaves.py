@@ -50,7 +50,7 @@ def rows_in(table: DeltaTable) -> dict[bytes, int]:
 
 
 def replayed(path: Location) -> dict[bytes, int]:
-    """What the change data feed makes of nothing; no change of it is none."""
+    """Apply the change data feed to an empty table; each change must change something."""
     rows: dict[bytes, int] = {}
     feed = pa.table(open_delta_table(path).load_cdf(starting_version=0).read_all())
     by_version: dict[int, dict[str, dict[bytes, int]]] = {}

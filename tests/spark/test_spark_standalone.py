@@ -56,7 +56,7 @@ def refused(cluster: Cluster, *command: object, **environment: str) -> str:
 
 
 def orphans(table: Location) -> int:
-    """How many files with rows are none of a table's own."""
+    """Count the files with rows that do not belong to a table."""
     files = [file for file in files_below(table) if file.path.endswith(".parquet")]
     return len(files) - len(open_delta_table(table).file_uris())
 

@@ -135,7 +135,7 @@ def test_tidying_makes_few_files_and_keeps_what_they_say(sample, tmp_path, monke
     assert_tables(tmp_path, rows.to_pylist())
     reopened = Tables(tmp_path, EPOCH)
     assert set(reopened.positions.values()) == {200}
-    # Each change once: that files were merged is none.
+    # Each change once: merging files is not a change.
     changes = pa.table(DeltaTable(tmp_path / "raw_events").load_cdf(starting_version=0).read_all())
     assert sorted(changes["position"].to_pylist()) == list(range(1, 201))
 

@@ -168,7 +168,7 @@ async def test_a_killed_process_is_replaced_and_loses_nothing() -> None:
             os.kill(pid, signal.SIGKILL)
         findings = await pool.verify(cars[100:])
         assert all(isinstance(finding, Facts) for finding in findings)
-        # Whether the pool finds them dead before it asks them is chance: that is no death at work.
+        # By chance, the pool may find them dead before it asks them, which is not a death at work.
         assert killed
         assert not set(killed) & set(pids(pool))
 

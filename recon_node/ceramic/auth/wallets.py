@@ -217,7 +217,7 @@ def verify_webauthn(cacao: Cacao) -> None:
             not a did:key with P-256.
     """
     auth_data, client_data = _authenticator_data(cacao.metadata)
-    # A field that is null is none (`signature`): for ceramic-one, also in the challenge.
+    # A null field counts as missing (`signature`): for ceramic-one, also in the challenge.
     present = {name: value for name, value in cacao.payload.items() if value is not None}
     expected = [challenge(cacao.header, payload) for payload in (present, cacao.payload)]
     _check_client_data(client_data, expected)

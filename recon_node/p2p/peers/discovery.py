@@ -86,9 +86,9 @@ class Discovery:
         on_found: takes the peer id and multiaddrs of each peer that is found, as often as it is,
             and the sort value at whose rendezvous it was; None: at that of the network.
         rng: where chance comes from.
-        has_enough: tells whether enough peers are connected of those that are found at a
+        has_enough: returns whether enough peers are connected of those that are found at a
             rendezvous, which ends its first rounds.
-        has_some: tells whether a connected peer is interested in a sort value, which puts off the
+        has_some: returns whether a connected peer is interested in a sort value, which puts off the
             first round at its rendezvous.
     """
 

@@ -94,7 +94,7 @@ class SyncScheduler:
     """Keeps the store equal to the peers' stores, in what both sides are interested in.
 
     `wait_for_interests` waits until a connected peer has stated its interests, if it does.
-    `is_needed` tells whether to keep a connection that the random order has led to. Without
+    `is_needed` returns whether to keep a connection that the random order has led to. Without
     `rings`, this node does not speak 0.1.0.
     """
 
