@@ -94,7 +94,7 @@ class LogFiller:
         model = model_event(KEY, DEFINITION)
         assert model.header is not None
         signer = controller_of(KEY)
-        yield self._row(1, model, model.header.sep_value)
+        yield self._row(1, model, model.header.sort_value)
         model_id = StreamId(StreamType.MODEL, model.cid)
         sort_value = str(model_id)
         writing: list[_Writing | None] = [None] * self.streams

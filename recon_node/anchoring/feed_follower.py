@@ -90,10 +90,10 @@ class FeedFollower:
         """Return those of some streams that are to be anchored."""
         headers = await self._store.reader.stream_headers(list(inits))
         if not self._settings.dags:
-            headers = [header for header in headers if header.sep_key != DAG_SORT_KEY]
+            headers = [header for header in headers if header.sort_key != DAG_SORT_KEY]
         if "all" in self._chosen:
             return {header.init for header in headers}
-        chosen = (h for h in headers if {h.controller, h.sep_value} & self._chosen)
+        chosen = (h for h in headers if {h.controller, h.sort_value} & self._chosen)
         named = {header.init for header in chosen}
         if "own" in self._chosen:
             named |= await self._store.reader.own_streams([header.init for header in headers])

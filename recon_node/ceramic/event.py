@@ -132,7 +132,7 @@ class Event:
             EventIdError: the height is out of range.
         """
         return EventId.build(
-            network, header.sep_value, header.controller, self.init, height, self.cid
+            network, header.sort_value, header.controller, self.init, height, self.cid
         )
 
     def stream_id(self, header: InitHeader | None = None) -> StreamId:

@@ -141,14 +141,13 @@ def stream_type_of(model: StreamId | None) -> StreamType:
 class InitHeader:
     """What an init event says about its stream.
 
-    `sep_key` and `sep_value` are CIP-124's sort key and sort value, the latter as the string that
-    EventIds hash: bytes (a StreamID, for one) in base36, a link as its CID in base32. Both are
-    empty for a stream without a sort key.
+    `sort_value` is the string that EventIds hash: bytes (a StreamID, for one) in base36, a link as
+    its CID in base32. It and `sort_key` are empty for a stream without a sort key.
     """
 
     controller: str
-    sep_key: str
-    sep_value: str
+    sort_key: str
+    sort_value: str
     model: StreamId | None
     unique: bytes | None = None
     context: bytes | None = None
@@ -164,12 +163,12 @@ class InitHeader:
         """
         header = _checked_fields(value)
         controller = _controller(header["controllers"])
-        sep_key, sep_value = _sort_key(header, controller)
+        sort_key, sort_value = _sort_key(header, controller)
         unique = header.get("unique")
         return cls(
             controller=controller,
-            sep_key=sep_key,
-            sep_value=sep_value,
+            sort_key=sort_key,
+            sort_value=sort_value,
             model=_model(header["model"]) if "model" in header else None,
             unique=unique.encode() if isinstance(unique, str) else unique,
             context=header.get("context"),

@@ -360,11 +360,13 @@ def fetch_events(session: ClientSession, stream: StreamId) -> Steps[Stream]:
     if header is None or init.stream_id() != stream:
         actual = f"the stream is {init.stream_id()}" if header else "it is not an init event"
         raise NotFoundError(404, f"the event {init.cid} does not start {stream}: {actual}")
-    if not header.sep_key:
+    if not header.sort_key:
         raise NodeError(
             400, f"the stream {stream} has no sort key: it can only be read from the feed"
         )
-    listed = yield from fetch_matching(header.sep_key, header.sep_value, header.controller, stream)
+    listed = yield from fetch_matching(
+        header.sort_key, header.sort_value, header.controller, stream
+    )
     held = [init, *(event for event in listed if event.init == init.cid)]
     times: dict[CID, int] = {}
     if any(event.kind is EventKind.TIME for event in held):

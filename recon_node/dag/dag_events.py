@@ -87,7 +87,7 @@ def sort_bytes(subject: Subject) -> bytes:
 
 
 def sort_value(subject: Subject) -> str:
-    """Return the sort value as text, as `InitHeader.sep_value` and interests have it."""
+    """Return the sort value as text, as `InitHeader.sort_value` and interests have it."""
     return multibase.encode(sort_bytes(subject), "base36")
 
 
@@ -136,9 +136,13 @@ def read_dag_event(car: bytes) -> DagEvent:
         InvalidEventError: not an event.
     """
     event = parse_event(car)
-    if event.kind is not EventKind.INIT or event.header is None or event.header.sep_key != SORT_KEY:
+    if (
+        event.kind is not EventKind.INIT
+        or event.header is None
+        or event.header.sort_key != SORT_KEY
+    ):
         raise DagEventError(f"{event.cid} is not an init event with the sort key {SORT_KEY!r}")
-    subject = subject_of(event.header.sep_value)
+    subject = subject_of(event.header.sort_value)
     data = event.data
     if isinstance(data, dict) and len(data) == 1:
         [(kind, value)] = data.items()

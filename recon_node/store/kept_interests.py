@@ -264,12 +264,12 @@ class Interests:
         if not headers:
             return None
         [stream] = headers
-        if not stream.sep_key:
+        if not stream.sort_key:
             raise InvalidInterestError(
                 f"the stream {wanted} has no sort key (its header has neither 'sep' nor 'model'), "
                 "so that no interest can name it: only nodes without interests sync it"
             )
-        return Interest(stream.sep_key, stream.sep_value, stream.controller, wanted)
+        return Interest(stream.sort_key, stream.sort_value, stream.controller, wanted)
 
     async def add(self, interest: Interest) -> bool:
         """Add an interest; return False if it was added before.
@@ -326,9 +326,9 @@ class Interests:
             init = await self._reader.stream_of(event.event_cid)
             headers = [] if init is None else await self._reader.stream_headers([init])
             name = "".join(
-                ascii(format_interest(Interest(stream.sep_key, stream.sep_value)))[1:-1]
+                ascii(format_interest(Interest(stream.sort_key, stream.sort_value)))[1:-1]
                 for stream in headers
-                if stream.sep_key
+                if stream.sort_key
             )[:_MAX_NAME]
             if len(self._outside) >= _MAX_NAMED:
                 self._outside.clear()

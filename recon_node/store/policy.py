@@ -149,8 +149,8 @@ class Policy:
         """Return why a stream is refused; None if it is not."""
         record, model = stream.record, stream.model
         controller = canonical_did(record.controller)
-        if model in self.deny_models or record.sep_value in map(str, self.deny_models):
-            return f"its model {model or record.sep_value} is in deny_models"
+        if model in self.deny_models or record.sort_value in map(str, self.deny_models):
+            return f"its model {model or record.sort_value} is in deny_models"
         if _is_one_of(stream, self.deny_models):
             return f"the model {stream.stream_id} is in deny_models"
         if controller in self.deny_controllers:
@@ -159,8 +159,8 @@ class Policy:
             return None
         if self.allow_models and model not in self.allow_models:
             return f"its model {model} is not in allow_models"
-        if self.allow_models and record.sep_key != DEFAULT_SORT_KEY:
-            return f"allow_models is set, and its sort key is {record.sep_key!r}, not `model`"
+        if self.allow_models and record.sort_key != DEFAULT_SORT_KEY:
+            return f"allow_models is set, and its sort key is {record.sort_key!r}, not `model`"
         if self.allow_controllers and controller not in self.allow_controllers:
             return f"its controller {record.controller} is not in allow_controllers"
         return None

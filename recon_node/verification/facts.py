@@ -156,8 +156,8 @@ def to_wire(facts: Facts | Unreadable, car: bytes) -> Wire:
         header
         and (
             header.controller,
-            header.sep_key,
-            header.sep_value,
+            header.sort_key,
+            header.sort_value,
             header.model and header.model.to_bytes(),
         ),
         envelope and (bytes(envelope.payload), _raw(envelope.capability)),
@@ -193,9 +193,9 @@ def from_wire(wire: Wire, car: bytes) -> Facts | Unreadable:
     )
 
 
-def _header(controller: str, sep_key: str, sep_value: str, model: bytes | None) -> InitHeader:
+def _header(controller: str, sort_key: str, sort_value: str, model: bytes | None) -> InitHeader:
     stream_id = None if model is None else StreamId.from_bytes(model)
-    return InitHeader(controller, sep_key, sep_value, stream_id)
+    return InitHeader(controller, sort_key, sort_value, stream_id)
 
 
 def _raw(cid: CID | None) -> bytes | None:

@@ -166,4 +166,4 @@ def _is_dag(car: bytes) -> bool:
         header = parse_event(car).header
     except CeramicError:  # reported where the event is needed
         return False
-    return header is not None and header.sep_key == DAG_SORT_KEY
+    return header is not None and header.sort_key == DAG_SORT_KEY

@@ -48,7 +48,7 @@ async def headers(store: Store, rng: Random) -> dict[bytes, tuple[InitHeader, st
 def values_of(header: InitHeader, stream_id: str) -> dict[str, str]:
     """What a filter has to say for a stream to fit."""
     [shard] = (shard for shard in SHARDS if shard.covers(header.controller))
-    values = (header.sep_key, header.sep_value, header.controller, stream_id, str(shard))
+    values = (header.sort_key, header.sort_value, header.controller, stream_id, str(shard))
     return dict(zip(FILTERS, values, strict=True))
 
 

@@ -52,8 +52,8 @@ def model_of(events: Events) -> tuple[str, str]:
     """The sort value and the controller of a document among the events."""
     for event in events:
         header = parse_event(multibase.decode(event["car"])).header
-        if header is not None and header.sep_value != METAMODEL:
-            return header.sep_value, header.controller
+        if header is not None and header.sort_value != METAMODEL:
+            return header.sort_value, header.controller
     raise AssertionError("no document")
 
 

@@ -110,7 +110,7 @@ async def test_the_stream_id_of_a_document_is_that_stream_alone(api, store, fill
     inits = [parse_event(multibase.decode(event["car"])) for event in filled]
     init = next(event for event in inits if event.header and event.header.model != METAMODEL)
     stream = StreamId(StreamType.MODEL_INSTANCE, init.cid)
-    interest = Interest("model", init.header.sep_value, init.header.controller, stream)
+    interest = Interest("model", init.header.sort_value, init.header.controller, stream)
 
     answer = await api.post("/ceramic/interests", json={"streamId": str(stream)})
     assert answer.status_code == 204

@@ -97,7 +97,7 @@ async def test_all_streams_the_latest_first(api: Api, store: Store) -> None:
     for stream, event in zip(streams, reversed(STREAMS), strict=True):
         header = event.header
         assert (stream["init"], stream["controller"]) == (str(event.cid), header.controller)
-        assert (stream["sort_key"], stream["sort_value"]) == (header.sep_key, header.sep_value)
+        assert (stream["sort_key"], stream["sort_value"]) == (header.sort_key, header.sort_value)
         assert stream["name"] == (event.data["name"] if event in MODELS else None)
         assert stream["model_name"] == names.get(header.model)  # type: ignore[arg-type]
         assert stream["events"] == 1
@@ -119,7 +119,7 @@ async def test_by_model_controller_and_sort_value(api: Api, store: Store) -> Non
         params |= {"controller": did} if did else {}
         streams = await pages(api, "streams", "streams", limit=3, **params)
         assert [stream["id"] for stream in streams] == ids(right)
-    blogs = [e for e in STREAMS if e.header is not None and e.header.sep_key == "family"]
+    blogs = [e for e in STREAMS if e.header is not None and e.header.sort_key == "family"]
     streams = await pages(api, "streams", "streams", sortKey="family", sortValue="blog", limit=4)
     assert [stream["id"] for stream in streams] == ids(blogs)
 

@@ -89,7 +89,7 @@ def test_an_unsigned_init_event() -> None:
 def test_the_sort_key_is_the_model_unless_sep_names_another() -> None:
     def sort(**fields: Any) -> tuple[str, str]:
         header = parse_event(signed_car(with_header(**fields))).header
-        return header.sep_key, header.sep_value
+        return header.sort_key, header.sort_value
 
     assert sort(sep=...) == ("model", str(MODEL))
     assert sort(model=METAMODEL_BYTES) == ("model", "kh4q0ozorrgaq2mezktnrmdwleo1d")
@@ -105,7 +105,7 @@ def test_any_field_can_be_the_sort_key(model: Any) -> None:
 
     def sort(sep: str, value: Any) -> tuple[str, str]:
         event = parse_event(signed_car(with_header(**{"model": model, "sep": sep, sep: value})))
-        return event.header.sep_key, event.header.sep_value
+        return event.header.sort_key, event.header.sort_value
 
     assert sort("family", "blog") == ("family", "blog")
     assert sort("schema", "k3y52l7...") == ("schema", "k3y52l7...")
@@ -324,7 +324,7 @@ def test_of_sort_values_only_short_ones_are_remembered() -> None:
         fields = with_header(sep="unique", unique=bytes(range(100, 228)) + bytes(size - 128))
         before = init_header._remembered_text.cache_info().misses
         event = parse_event(signed_car(fields))
-        assert multibase.decode(event.header.sep_value) == fields["header"]["unique"]
+        assert multibase.decode(event.header.sort_value) == fields["header"]["unique"]
         assert init_header._remembered_text.cache_info().misses - before == remembered
 
 

@@ -31,8 +31,8 @@ def test_every_event_is_what_the_sdk_says() -> None:
             header = inits()[event.init].header
             assert str(event.stream_id(header)) == row["stream"]
         if "model" in row:
-            assert event.header.sep_key == "model"
-            assert event.header.sep_value == str(event.header.model) == row["model"]
+            assert event.header.sort_key == "model"
+            assert event.header.sort_value == str(event.header.model) == row["model"]
             assert event.header.controller == row["controller"]
         if row["kind"] == "model":
             assert event.header.model == METAMODEL

@@ -90,12 +90,12 @@ def test_the_commands_with_a_directory(log: Path, tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_events(log: Path, tmp_path: Path) -> None:
-    model = f"model={EVENTS[0].header.sep_value}"
+    model = f"model={EVENTS[0].header.sort_value}"
     output = checked("create", tmp_path / "part", "--data-dir", log, "--interest", model, "--json")
     assert '"new": true' in output
     whole = checked("create", tmp_path / "whole", "--data-dir", log)
     assert f"{len(EVENTS)} events" in whole
-    of_model = sum(e.header is not None and f"model={e.header.sep_value}" == model for e in EVENTS)
+    of_model = sum(e.header is not None and f"model={e.header.sort_value}" == model for e in EVENTS)
     assert 0 < of_model < len(EVENTS)
     report = json.loads(checked("verify", tmp_path / "part", "--json"))
     assert of_model <= report["sound_events"] < len(EVENTS)

@@ -225,7 +225,7 @@ def hinted(directory: Path, sql: str) -> str:
 def test_text_where_the_tables_have_bytes_is_hinted_at(tables: Path, sample: list[Event]) -> None:
     """Where a query finds nothing that compares them; where it finds something, it knows better."""
     init = next(event for event in sample if event.header is not None)
-    cid, stream, model = str(init.cid), str(init.stream_id(init.header)), init.header.sep_value
+    cid, stream, model = str(init.cid), str(init.stream_id(init.header)), init.header.sort_value
     kinds = cycle(("event_cid", "count(*)", "max(position), sum(events)"))
     for where, words in (
         (

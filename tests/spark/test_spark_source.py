@@ -79,8 +79,8 @@ def test_a_filter_is_the_node_s_and_positions_stay(full_node: Node, sample: list
     init, header = max(headers, key=lambda stream: len(streams[stream[0].cid]))
     [shard] = (part for n in range(1, 5) if (part := Shard.of(n, 4)).covers(header.controller))
     by_header = {
-        "sortKey": (header.sep_key, lambda other: other.sep_key == header.sep_key),
-        "sortValue": (header.sep_value, lambda other: other.sep_value == header.sep_value),
+        "sortKey": (header.sort_key, lambda other: other.sort_key == header.sort_key),
+        "sortValue": (header.sort_value, lambda other: other.sort_value == header.sort_value),
         "controller": (header.controller, lambda other: other.controller == header.controller),
         "controllers": (str(shard), lambda other: shard.covers(other.controller)),
     }

@@ -81,11 +81,11 @@ class BadWorld(World):
         other = self.random.choice([key for key in self.headers if key != event.init])
         signer = init_event(SESSION, MODEL, None).header
         for value, controller, init, at in (
-            (header.sep_value, header.controller, event.init, height),
-            (header.sep_value, header.controller, event.init, height + 1),
-            (header.sep_value, header.controller, other, height),
+            (header.sort_value, header.controller, event.init, height),
+            (header.sort_value, header.controller, event.init, height + 1),
+            (header.sort_value, header.controller, other, height),
             (str(OTHER_MODEL), header.controller, event.init, height),
-            (header.sep_value, signer.controller, event.init, height),
+            (header.sort_value, signer.controller, event.init, height),
         ):
             yield EventId.build(NETWORK, value, controller, init, at, event.cid), event.car
 

@@ -32,7 +32,7 @@ class Case:
     def key(self, event: Event, height: int = 2, network: Network = NETWORK) -> EventId:
         header = self.world.headers[self.init.cid]
         return EventId.build(
-            network, header.sep_value, header.controller, self.init.cid, height, event.cid
+            network, header.sort_value, header.controller, self.init.cid, height, event.cid
         )
 
     def block_that_does_not_match(self) -> bytes:

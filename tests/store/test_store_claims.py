@@ -39,9 +39,9 @@ def wrong_claims(world: World, event: Event) -> list[tuple[EventId, bytes]]:
     other_height = world.random.choice([n for n in range(height + 3) if n != height])
     other_init = world.random.choice([cid for cid in world.events if cid != event.init])
     claims = [
-        (header.sep_value, header.controller, event.init, other_height),
-        (header.sep_value, header.controller, other_init, height),
-        (header.sep_value, "did:x:y", event.init, height),
+        (header.sort_value, header.controller, event.init, other_height),
+        (header.sort_value, header.controller, other_init, height),
+        (header.sort_value, "did:x:y", event.init, height),
         ("other", header.controller, event.init, height),
     ]
     return [(EventId.build(NETWORK, *claim, event.cid), event.car) for claim in claims]
@@ -97,10 +97,10 @@ async def test_an_orphan_is_held_to_what_its_event_id_claims(store: Store, world
     header = world.headers[init.cid]
     anchor = time_event(init, first.cid)
     other_stream = EventId.build(
-        NETWORK, header.sep_value, header.controller, first.cid, 1, first.cid
+        NETWORK, header.sort_value, header.controller, first.cid, 1, first.cid
     )
     anchor_elsewhere = EventId.build(
-        NETWORK, header.sep_value, header.controller, first.cid, 1, anchor.cid
+        NETWORK, header.sort_value, header.controller, first.cid, 1, anchor.cid
     )
     verdicts = await store.admit_remote(
         [

@@ -92,7 +92,7 @@ async def test_what_one_thread_can_read_and_another_cannot_keeps_no_stream_out(t
         {"id": init.cid, "prev": init.cid, "data": []},
         {named: block},
     )
-    claim = EventId.build(NETWORK, init.header.sep_value, init.header.controller, init.cid, 1, cid)
+    claim = EventId.build(NETWORK, init.header.sort_value, init.header.controller, init.cid, 1, cid)
     async with open_store(tmp_path, NETWORK, settings=StoreSettings(verifiers=1)) as store:
         await store.admit_remote([(claim, crafted), *others.offers()])
         [verdict] = await store.admit_remote([world.offer(init)])

@@ -58,10 +58,10 @@ def interests_of(world: World) -> list[Interest]:
     for init, header in world.headers.items():
         stream_id = world.events[init].stream_id()
         interests += [
-            Interest("model", header.sep_value),
-            Interest("model", header.sep_value, header.controller),
-            Interest("model", header.sep_value, header.controller, stream_id),
-            *(Interest("model", header.sep_value, None, None, Shard.of(n, 3)) for n in (1, 2, 3)),
+            Interest("model", header.sort_value),
+            Interest("model", header.sort_value, header.controller),
+            Interest("model", header.sort_value, header.controller, stream_id),
+            *(Interest("model", header.sort_value, None, None, Shard.of(n, 3)) for n in (1, 2, 3)),
         ]
     return interests
 
@@ -71,7 +71,7 @@ def wanted(interest: Interest, world: World) -> set[bytes]:
     return {
         world.event_id(event)
         for event in world.events.values()
-        if world.headers[event.init].sep_value == interest.sort_value
+        if world.headers[event.init].sort_value == interest.sort_value
         and interest.controller in (None, world.headers[event.init].controller)
         and (interest.stream_id is None or interest.stream_id.cid == event.init)
         and (
@@ -249,11 +249,11 @@ async def test_a_stream_under_another_model_or_controller_is_no_dead_end(store, 
     """If the stream is here, its init event says what would match."""
     init = next(iter(world.headers))
     stream, held = world.events[init].stream_id(), world.headers[init]
-    right = Interest("model", held.sep_value, held.controller, stream)
+    right = Interest("model", held.sort_value, held.controller, stream)
     others = (
         Interest("model", str(OTHER_MODEL), held.controller, stream),
-        Interest("model", held.sep_value, controller(2), stream),
-        Interest("family", held.sep_value, held.controller, stream),
+        Interest("model", held.sort_value, controller(2), stream),
+        Interest("family", held.sort_value, held.controller, stream),
     )
     for wrong in others:
         assert await store.wanted.complete(wrong) == wrong  # nobody can know yet

@@ -185,13 +185,13 @@ def test_an_event_id_is_refused_only_if_its_stream_is(allowed, denied, may, may_
     expected = (
         model in denied
         or header.controller in may_not
-        or (bool(allowed) and (model not in allowed or header.sep_key != "model"))
+        or (bool(allowed) and (model not in allowed or header.sort_key != "model"))
         or (bool(may) and header.controller not in may)
     )
     assert is_refused == expected
     by_hash = hashes_of_event_ids(given_lists).refuse(event.event_id(NETWORK, header, 0))
     assert by_hash is None or is_refused
-    if header.sep_key == "model":
+    if header.sort_key == "model":
         assert (by_hash is not None) == is_refused, "the usual EventId tells all"
         ring_key = HeightlessEventId.build(NETWORK, model, header.controller, event.cid, event.cid)
         by_ring_hash = hashes_of_ring_keys(given_lists).refuse(ring_key)

@@ -72,7 +72,7 @@ async def test_an_interest_in_a_sort_value_takes_its_streams_only(tmp_path: Path
         await store.wanted.add(Interest("family", "blog"))
         for name, (fields, value) in HEADERS.items():
             init, _ = stream(name)
-            assert init.header.sep_value == value
+            assert init.header.sort_value == value
             [verdict] = await store.admit_remote([offer(init)])
             assert (verdict.status == "new") == (fields.get("sep") == "family")
         init, _ = stream("schema")

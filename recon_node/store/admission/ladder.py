@@ -130,7 +130,7 @@ class Ladder:
     def sort_keys(self) -> set[str]:
         """Those of the streams whose init event has its place in the feed now."""
         return {
-            stream.sep_key
+            stream.sort_key
             for record, stream, _ in self._completed
             if record.kind is INIT and record.state is DELIVERED
         }

@@ -132,20 +132,20 @@ class StreamRecord(NamedTuple):
 
     init: CID
     controller: str
-    sep_key: str
-    sep_value: str
+    sort_key: str
+    sort_value: str
 
     @property
     def model(self) -> StreamId | None:
         """The stream's model, None when its sort value is another field's."""
-        return _model(self.sep_value) if self.sep_key == DEFAULT_SORT_KEY else None
+        return _model(self.sort_value) if self.sort_key == DEFAULT_SORT_KEY else None
 
     @classmethod
     def of(cls, init: Event | Facts) -> StreamRecord:
         """Read it from the header of the init event."""
         header = init.header
         assert header is not None, "an init event has a header"
-        return cls(init.cid, header.controller, header.sep_key, header.sep_value)
+        return cls(init.cid, header.controller, header.sort_key, header.sort_value)
 
     def prefix(self, network: Network) -> bytes:
         """Return what precedes the height in the EventIds of the stream's events.
@@ -153,7 +153,7 @@ class StreamRecord(NamedTuple):
         Raises:
             EventIdError: they cannot have EventIds.
         """
-        return stream_prefix(network, self.sep_value, self.controller, self.init)
+        return stream_prefix(network, self.sort_value, self.controller, self.init)
 
     def event_id(self, network: Network, height: int, cid: CID) -> EventId:
         """Return the EventId of the stream's event `cid`.
@@ -161,7 +161,7 @@ class StreamRecord(NamedTuple):
         Raises:
             EventIdError: an EventId cannot have that height or CID.
         """
-        return EventId.build(network, self.sep_value, self.controller, self.init, height, cid)
+        return EventId.build(network, self.sort_value, self.controller, self.init, height, cid)
 
 
 _model = lru_cache(maxsize=1024)(StreamId.parse)

@@ -232,7 +232,7 @@ def insert_records(
     insert_rows(
         connection,
         "INSERT INTO streams (init_cid, controller, sep_key, sep_value) VALUES",
-        ((blob(s.init), s.controller, s.sep_key, s.sep_value) for s in streams),
+        ((blob(s.init), s.controller, s.sort_key, s.sort_value) for s in streams),
     )
 
 
