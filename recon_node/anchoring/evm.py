@@ -156,7 +156,7 @@ class EvmAuthority:
         if attempts and attempts[-1].nonce < next_nonce:
             count = read_quantity, "eth_getTransactionCount", self._signer.address
             try:
-                counts = await self._chain.ask_each(*count, hex(await self._chain.final_block()))
+                counts = await self._chain.ask_all(*count, hex(await self._chain.final_block()))
                 final_nonce = min(counts, default=None)
             except AnswerError as error:  # its state of that block is gone
                 logger.info("Cannot find out which transactions are final", reason=str(error))

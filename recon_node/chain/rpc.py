@@ -135,7 +135,7 @@ class RpcProvider:
         if placed.block_hash is None or number > max(heads)[0] - self._depth:
             return None
         read = partial(read_block_with, placed.hash)
-        blocks = {*await self.ask_endpoints(read, "eth_getBlockByNumber", hex(number), False)}
+        blocks = {*await self.ask_all(read, "eth_getBlockByNumber", hex(number), False)}
         earliest = max((time for head, time in heads if head < number), default=0)
         time = max((time for *_, time in blocks), default=0)
         if blocks != {(placed.block_hash.lower(), True, time)} or time < earliest:
@@ -156,7 +156,7 @@ class RpcProvider:
         async with self._looking:
             if trio.current_time() > self._heads_until:
                 question = "eth_getBlockByNumber", self._tag, False
-                self._heads = await self.ask_endpoints(read_head, *question)
+                self._heads = await self.ask_all(read_head, *question)
                 self._heads_until = trio.current_time() + _FINAL_BLOCK_LIFETIME
         if not self._heads:
             raise AnswerError(
@@ -171,19 +171,19 @@ class RpcProvider:
         Raises:
             NoAnswerError: no endpoint has a usable answer.
         """
-        answers = await self.ask_endpoints(read, method, *params, most=1)
+        answers = await self.ask_all(read, method, *params, most=1)
         return answers[0] if answers else None
 
     async def _agreed(
         self, what: Callable[[T], object], read: Callable[[Raw], T], method: str, param: str
     ) -> list[T]:
         """Return the answers of all endpoints that have one, which must be alike in something."""
-        answers = await self.ask_endpoints(read, method, param)
+        answers = await self.ask_all(read, method, param)
         if len({what(answer) for answer in answers}) > 1:
             raise DifferError(self.chain_id, f"{method} {param}")
         return answers
 
-    async def ask_endpoints(
+    async def ask_all(
         self, read: Callable[[Raw], T], method: str, *params: object, most: int | None = None
     ) -> list[T]:
         """Call any method of each endpoint; return the answers that are not null, `most` of them.

@@ -160,7 +160,7 @@ class SimulatedChain:
     time_of = RpcProvider.time_of
     _agreed = RpcProvider._agreed
 
-    async def ask_endpoints(self, *question: Any) -> list[Any]:
+    async def ask_all(self, *question: Any) -> list[Any]:
         answer = await self.ask(*question)
         return [] if answer is None else [answer, *self.others]
 

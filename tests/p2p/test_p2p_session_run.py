@@ -27,7 +27,7 @@ from recon_node.recon import (
     Version,
 )
 from recon_node.recon.cip124.cip124_codec import Cip124Message, encode_message
-from recon_node.recon.coded.messages import Gaps, Say
+from recon_node.recon.coded.messages import Gaps, Mode
 from recon_node.recon.coded.messages import Message as CodedMessage
 from recon_node.recon.keys.key_hashes import LtHash
 from recon_node.recon.keys.ordered_keys import common_prefix
@@ -145,7 +145,7 @@ async def test_what_is_no_recon_message_ends_the_session(wire, error, text):
 OTHER_KEYS = encode_message(Cip124Message(WHOLE, (b"\x01" * 32,)))
 HALF_WAY = WHOLE.lower[: common_prefix(*WHOLE)] + b"\x80"
 CONTINUES = RECON_1_2.encode(
-    CodedMessage(WHOLE, Gaps([HALF_WAY], [Say.FINGERPRINT], [bytes(16)]), continues=True)
+    CodedMessage(WHOLE, Gaps([HALF_WAY], [Mode.FINGERPRINT], [bytes(16)]), continues=True)
 )
 
 
