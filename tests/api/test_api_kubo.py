@@ -9,12 +9,13 @@ from typing import Any
 
 import httpx
 from api_samples import KEY, MODEL, Api, Events, admit, running, until
+from support import vectors
 
 from recon_node import __version__
 from recon_node.api.routes import kubo
 from recon_node.ceramic import parse_event
 from recon_node.ceramic.builder import init_event
-from recon_node.ipld import CID, RAW, car, dag_cbor, multibase
+from recon_node.ipld import CID, car, dag_cbor, multibase
 
 UNKNOWN = "bafyreihq6ky3nfhxfoqrhk4c5hyqgqdolkwdqnpxzbrkgxhq5n7zwmpxzy"
 STRANGER = "12D3KooWMqCFj5bnwuNi6D6KLhYiK4C8Eh9xSUKv2E6Jozs4nWEE"
@@ -74,36 +75,8 @@ async def test_paths_into_an_event(api: Api, filled: Events) -> None:
 
 
 ABSENT_HERE = "block was not found locally (offline)"
-REFUSED: list[tuple[str, dict[str, str], int, str]] = [
-    ("block/get", {"arg": UNKNOWN}, 400, "only offline mode is supported"),
-    ("block/get", {"arg": "foo", "offline": "true"}, 400, "invalid cid"),
-    ("block/get", {"offline": "true"}, 400, "'arg' is missing"),
-    ("block/get", {"arg": UNKNOWN, "offline": "1"}, 400, "offline should be true or false"),
-    ("block/get", {"arg": UNKNOWN, "timeout": "foo"}, 400, "timeout should be a duration"),
-    ("block/get", {"arg": UNKNOWN, "timeout": "-1s"}, 400, "timeout should be a duration"),
-    ("block/get", {"arg": UNKNOWN, "timeout": "1" * 200 + "s"}, 400, "should be a duration"),
-    ("block/get", {"arg": UNKNOWN, "offline": "true"}, 500, ABSENT_HERE),
-    ("block/get", {"arg": UNKNOWN, "offline": "true", "timeout": "1.5s"}, 500, ABSENT_HERE),
-    ("block/get", {"arg": UNKNOWN, "offline": "true", "timeout": "0"}, 500, "deadline exceeded"),
-    ("block/stat", {"arg": "foo"}, 400, "invalid cid"),
-    ("block/stat", {"arg": UNKNOWN}, 500, ABSENT_HERE),
-    ("dag/get", {"arg": ""}, 400, "path too short"),
-    ("dag/get", {"arg": "/ipfs/"}, 400, "path too short"),
-    ("dag/get", {"arg": "foo/bar"}, 400, "invalid cid"),
-    ("dag/get", {"arg": UNKNOWN + "/a" * 300}, 400, "more than 256 parts"),
-    ("dag/get", {"arg": UNKNOWN, "output_codec": "raw"}, 400, "unsupported output codec: raw"),
-    ("dag/get", {"arg": UNKNOWN, "output_codec": "foo"}, 400, "Invalid value: foo"),
-    ("dag/get", {"arg": UNKNOWN}, 500, ABSENT_HERE),
-    ("dag/get", {"arg": str(CID.of(RAW, b""))}, 500, "unsupported codec 0x55"),
-    ("dag/resolve", {"arg": UNKNOWN}, 500, ABSENT_HERE),
-    ("pin/add", {"arg": UNKNOWN}, 500, ABSENT_HERE),
-    ("pin/add", {"arg": UNKNOWN, "recursive": "true"}, 400, "recursive pinning is not supported"),
-    ("pin/add", {"arg": UNKNOWN, "progress": "true"}, 400, "pin progress is not supported"),
-    ("pin/rm", {"arg": "foo"}, 400, "invalid cid"),
-    ("id", {}, 503, "network side"),
-    ("swarm/connect", {"arg": f"/p2p/{STRANGER}"}, 503, "network side"),
-    ("block/put", {}, 404, "no such path"),
-]
+REFUSED = vectors.load("kubo_refusals", UNKNOWN=UNKNOWN, STRANGER=STRANGER)
+REFUSED.append(["dag/get", {"arg": UNKNOWN + "/a" * 300}, 400, "more than 256 parts"])
 
 
 async def test_requests_that_are_refused(api: Api, filled: Events) -> None:
