@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -33,12 +34,15 @@ from spark_sink.tables.delta_log import (
 )
 from spark_sink.tables.location import Location, find_delta_table
 from spark_sink.tables.retention import held
-from spark_sink.tables.staging import DataFile, read_file
+from spark_sink.tables.staging import DataFile, read_parts
 
 APPENDED: Final = ("raw_events", "conclusion_events")
 """Tables whose rows never change."""
 _TOGETHER: Final = 32 * 1024 * 1024
 """Bytes of files whose events are sorted at once."""
+_AT_ONCE: Final = 64 * 1024 * 1024
+"""Bytes of rows that are in memory at once, or a larger row: strangers write content of megabytes,
+of which a file has a hundred times as much as its size."""
 _MAX_SHOWN: Final = 100
 """Characters of a text that an error quotes."""
 _NEW: Final = ("insert", "update_postimage")
@@ -163,16 +167,47 @@ class Changes:
 
     def _between(self, after: int) -> Iterator[tuple[Kind, pa.Table]]:
         """Yield the rows of the latest version with positions after this one."""
-        order = self.spec.order
         files = data_files(self.table, self.spec, self._path)
         later = [file for file in files if file.last is None or file.last > after]
         for group in _in_order(later) if self.spec.rows_are_events else ([file] for file in later):
-            parts = [self.spec.schema.empty_table()]
-            for file in group:
-                parts.append(read_file(file, self.spec.schema).filter(pc.field(order) > after))
-            ordered = pa.concat_tables(parts).sort_by(order)
-            if ordered.num_rows:
-                yield "row", ordered
+            for rows in self._ordered(group, pc.field(self.spec.order) > after):
+                yield "row", rows
+
+    def _ordered(self, files: list[DataFile], wanted: pc.Expression) -> Iterator[pa.Table]:
+        """Yield the wanted rows of some files, those of a stream in their order.
+
+        If they do not fit in memory, those of one half, by stream and position, come first.
+        """
+        order, schema = self.spec.order, self.spec.schema
+        parts = [schema.empty_table()]
+        size = 0
+        for part in _read(files, schema, wanted):
+            parts.append(part)
+            size += part.nbytes
+            if size > _AT_ONCE and sum(map(len, parts)) > 1:
+                break
+        else:
+            if size:
+                yield pa.concat_tables(parts).sort_by(order)
+            return
+        del parts, part
+        keys = pa.schema([schema.field("stream_cid"), schema.field(order)])
+        second = _second_half(pa.concat_tables(_read(files, keys, wanted)))
+        yield from self._ordered(files, wanted & ~second)
+        yield from self._ordered(files, wanted & second)
+
+
+def _read(files: list[DataFile], schema: pa.Schema, wanted: pc.Expression) -> Iterator[pa.Table]:
+    return chain.from_iterable(read_parts(file, schema, wanted) for file in files)
+
+
+def _second_half(keys: pa.Table) -> pc.Expression:
+    """Return what is true of the second half of rows, by their stream and position."""
+    by_stream, by_position = keys.column_names
+    ordered = keys.sort_by([(by_stream, "ascending"), (by_position, "ascending")])
+    stream, position = (column[keys.num_rows // 2] for column in ordered.columns)
+    is_later = (pc.field(by_stream) == stream) & (pc.field(by_position) >= position)
+    return (pc.field(by_stream) > stream) | is_later
 
 
 def _in_order(files: list[DataFile]) -> Iterator[list[DataFile]]:

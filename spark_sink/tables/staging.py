@@ -24,6 +24,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from spark_sink.errors import cannot_read, cannot_write
@@ -43,6 +44,8 @@ _CHUNK_BYTES: Final = 32 * 1024 * 1024
 and written."""
 _CHUNKS_PER_FILE: Final = 16
 """Chunks whose rows are in one file."""
+_PART_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of a file's rows that are read at a time."""
 _FEW_VALUES: Final = ("stream_cid", "event_type", "controller", "chain_id")
 """Columns with few distinct values, for which a dictionary is worthwhile."""
 
@@ -266,6 +269,28 @@ def read_file(file: DataFile, schema: pa.Schema) -> pa.Table:
         pq.ParquetFile(file.path, filesystem=file_system(file.location)) as parquet,
     ):
         return _whole(parquet.read(), file.partition, schema)
+
+
+def read_parts(file: DataFile, schema: pa.Schema, wanted: pc.Expression) -> Iterator[pa.Table]:
+    """Read the wanted rows of a file as `read_file` does, some at a time.
+
+    Up to `_PART_BYTES` of them, or one larger row, are read at once. Statistics skip row groups.
+    """
+    files = file_system(file.location)
+    with (
+        faults_as(partial(cannot_read, file.location)),
+        pq.ParquetFile(file.path, filesystem=files, pre_buffer=False) as parquet,
+    ):
+        groups = [*range(parquet.num_row_groups)]
+        if len(groups) > 1:
+            fragment = ds.ParquetFileFormat().make_fragment(file.path, files)
+            groups = [group.id for group in fragment.subset(wanted, schema=schema).row_groups]
+        columns = [name for name in schema.names if name in parquet.schema_arrow.names]
+        for group in groups:
+            # Each row may have every value of its group.
+            most = _PART_BYTES // max(1, parquet.metadata.row_group(group).total_byte_size)
+            for batch in parquet.iter_batches(max(1, most), [group], columns, use_threads=False):
+                yield _whole(pa.table(batch), file.partition, schema).filter(wanted)
 
 
 def read_file_upto(

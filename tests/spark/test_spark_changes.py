@@ -5,6 +5,7 @@ import subprocess
 import sys
 from base64 import urlsafe_b64encode
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ import pytest
 from click.testing import Result
 from deltalake import DeltaTable
 from spark_helpers import EPOCH, ROWS, Served, feed_rows, filled, invoked, read_on, silent, told
+from spark_oracle import sorted_rows, table_rows
 from support import forking
 
 from recon_node.ceramic import Event
+from spark_sink.query import changes
 from spark_sink.query.show import show, to_json
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
-from spark_sink.tables import retention
+from spark_sink.tables import retention, staging
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.tables import Tables
 from spark_sink.upkeep.maintenance import rebuild
@@ -106,6 +109,22 @@ def test_changes_are_kept_for_as_long_as_they_should(tmp_path, monkeypatch):
         copy.follow()
         copy.assert_is_the_table()
         assert copy.resets == 0
+
+
+def test_rows_that_do_not_fit_in_memory_come_in_parts(tmp_path, monkeypatch):
+    """A file has a hundred times its size of a stranger's content. A stream's events come in their
+    order all the same."""
+    filled(tmp_path, ROWS, len(ROWS) // 2, len(ROWS))
+    monkeypatch.setattr(changes, "_AT_ONCE", 10_000)
+    monkeypatch.setattr(staging, "_PART_BYTES", 10_000)
+    for name, spec in TABLES.items():
+        came: list[dict[str, Any]] = []
+        for _, rows in changes.Changes(tmp_path, name, None).rows():
+            assert rows.nbytes < 11_000 or rows.num_rows == 1
+            came += rows.to_pylist()
+        by_stream = sorted(came, key=itemgetter("stream_cid"))  # keeps the order within a stream
+        assert by_stream == sorted(came, key=itemgetter("stream_cid", spec.order))
+        assert sorted_rows(name, came) == table_rows(tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["raw_events", "conclusion_events", "stream_states"])
