@@ -27,7 +27,7 @@ from typing import Any, Final, LiteralString
 import psycopg
 import pyarrow as pa
 from psycopg import Connection, Cursor
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import SQL, Composed, Identifier
 
 from recon_node.ipld import CID
@@ -55,8 +55,15 @@ _FOR_GOOD: Final = re.compile(
 )
 """Refusals to connect that stay until somebody changes something; they come as text alone."""
 _LONGEST_REASON: Final = 500
-_CONNECT_TIMEOUT: Final = 10
-"""Seconds to connect."""
+_PATIENCE: Final[dict[str, Any]] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""Settings of libpq, unless the address has others: seconds to connect, and until a network that
+says nothing any more counts as lost; the last one is in milliseconds."""
 # PostgreSQL cuts longer names, and has columns of its own in every table.
 _LONGEST_NAME: Final = 63
 _SYSTEM: Final = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
@@ -105,12 +112,11 @@ class Postgres:
 
     def __init__(self, address: str, schema: str) -> None:
         try:
-            conninfo_to_dict(address)
+            self._address = make_conninfo(**(_PATIENCE | conninfo_to_dict(address)))
         except psycopg.ProgrammingError as error:
             raise SinkError(f"that is not the address of a database: {one_line(error)}") from None
         if not 0 < len(schema.encode()) <= _LONGEST_NAME or "\0" in schema:
             raise SinkError(f"the name of a schema has 1 to {_LONGEST_NAME} bytes, not {schema!r}")
-        self._address = address
         self._schema = schema
         self._connection: Connection[Any] | None = None
         self._tokens: dict[str, Token] = {}
@@ -136,7 +142,7 @@ class Postgres:
                 self._connection = psycopg.connect(
                     self._address,
                     application_name="spark-sink",
-                    connect_timeout=_CONNECT_TIMEOUT,
+                    client_encoding="UTF8",  # else that of the database, which may not be text
                     autocommit=True,  # transactions are blocks
                 )
                 self._prepare(self._connection)
@@ -156,11 +162,16 @@ class Postgres:
             if cursor.fetchone() is None:  # to create it if it exists takes a privilege, too
                 cursor.execute(SQL("CREATE SCHEMA {}").format(Identifier(self._schema)))
             for table, columns in _OWN_TABLES.items():
-                command = SQL("CREATE TABLE IF NOT EXISTS {} ({})")
-                cursor.execute(command.format(self._table(table), SQL(columns)))
+                if not self._exists(cursor, table):
+                    command = SQL("CREATE TABLE {} ({})")
+                    cursor.execute(command.format(self._table(table), SQL(columns)))
 
     def _table(self, name: str) -> Identifier:
         return Identifier(self._schema, name)
+
+    def _exists(self, cursor: Cursor[Any], name: str) -> bool:
+        cursor.execute("SELECT to_regclass(%s)", [self._table(name).as_string(cursor)])
+        return cursor.fetchone() != (None,)
 
     def _take(self, cursor: Cursor[Any], name: str, since: Since) -> tuple[Taken | None, Token]:
         positions = self._table(_POSITIONS)
@@ -170,6 +181,8 @@ class Postgres:
         ):
             cursor.execute(SQL(command).format(positions), [name])
         text, known = cursor.fetchone() or (None, None)
+        if not self._exists(cursor, name):  # or not any more
+            text = known = None
         token = None if text is None else Token.parse(text)
         changes = since(token)
         if changes.token == token:
@@ -221,7 +234,7 @@ class Postgres:
         except psycopg.errors.TooManyColumns:
             raise SinkError(
                 f"the table {spec.name} cannot get more columns, as the database counts those that "
-                f"were dropped: drop it, and delete its row in {_POSITIONS}, to have it filled anew"
+                "were dropped: drop it to have it filled anew"
             ) from None
 
 

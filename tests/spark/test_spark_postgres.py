@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from test_spark_views import DEFINITION, OF, history, model_with
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import model_event
 from recon_node.ipld import CID
+from spark_sink.export.postgres import Postgres
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables.tables import Tables
 
@@ -165,7 +167,6 @@ def test_a_table_that_the_database_refuses_stops_no_other(database, tmp_path):
     assert said.exit_code == 1
     assert database.ask(f"SELECT n1 FROM {SCHEMA}.b") == [(None,)]
     database.run(f"DROP TABLE {SCHEMA}.a")
-    database.run(f"DELETE FROM {SCHEMA}.spark_sink_positions WHERE name = 'a'")
     assert [copied["table"] for copied in exported(database, tmp_path)] == ["a"]
 
 
@@ -209,6 +210,41 @@ def test_a_row_that_the_database_refuses_is_set_aside(database: Server, tmp_path
     exported(database, tmp_path)
     assert_is_the_table(database, tmp_path)
     assert database.ask(refused) == []
+
+
+def test_a_table_that_was_dropped_comes_again(database: Server, tmp_path: Path) -> None:
+    """By whom may only write there, as soon as the table is there again."""
+    filled(tmp_path, ROWS.slice(0, 40), names=["stream_states"])
+    exported(database, tmp_path)
+    database.run(f"DROP TABLE {SCHEMA}.stream_states")
+    exported(database, tmp_path)
+    assert_is_the_table(database, tmp_path)
+    filled(tmp_path, ROWS, names=["stream_states"])
+    database.run(f"CREATE ROLE writer LOGIN; GRANT USAGE ON SCHEMA {SCHEMA} TO writer")
+    database.run(f"GRANT ALL ON ALL TABLES IN SCHEMA {SCHEMA} TO writer")
+    told(
+        "export", "postgres", "--tables", tmp_path, "--to", f"{database.url}&user=writer", "--once"
+    )
+    assert_is_the_table(database, tmp_path)
+    database.run("DROP OWNED BY writer; DROP ROLE writer")
+
+
+def test_a_database_may_have_another_encoding(database, tmp_path, monkeypatch):
+    """As SQL_ASCII, in which text is bytes; `initdb` takes it in the locale C."""
+    for end in (40, len(ROWS)):
+        filled(tmp_path, ROWS.slice(0, end), names=["stream_states"])
+        with monkeypatch.context() as patch:
+            patch.setenv("PGCLIENTENCODING", "SQL_ASCII")
+            exported(database, tmp_path)
+    assert_is_the_table(database, tmp_path)
+
+
+@pytest.mark.parametrize(("query", "seconds"), [("", "30"), ("&keepalives_idle=7", "7")])
+def test_a_network_that_says_nothing_any_more_is_noticed(database, query, seconds):
+    """In a minute or so, where a system by itself takes two hours; or as the address says."""
+    target = Postgres(database.url + query, SCHEMA)
+    with closing(target), target._connected() as connection:
+        assert connection.info.get_parameters()["keepalives_idle"] == seconds
 
 
 PROGRAM = """
