@@ -18,6 +18,7 @@ import structlog
 from pydantic.dataclasses import dataclass
 from structlog.typing import EventDict, Processor
 
+from recon_node.base.errors import without_passwords
 from recon_node.base.setting_types import SETTINGS, Flag
 from recon_node.base.terminal import shown
 
@@ -97,6 +98,7 @@ def configure_logging(log_format: LogFormat, level: LogLevel, stream: TextIO | N
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *renderers,
+                lambda logger, method, line: without_passwords(str(line)),
             ],
         )
     )

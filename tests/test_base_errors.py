@@ -6,7 +6,8 @@ import trio
 from support.waiting import kept_port
 
 from recon_node.base.connection import AsyncConnection, Connection, UnreachableError
-from recon_node.base.errors import leaves, reason_of, unwrap, unwrapped
+from recon_node.base.errors import leaves, reason_of, unwrap, unwrapped, without_passwords
+from recon_node.base.terminal import CommandError
 
 
 def group_of(*errors: BaseException) -> BaseExceptionGroup[BaseException]:
@@ -96,6 +97,26 @@ async def test_a_nursery_raises_several_errors_as_a_group():
 )
 def test_reasons_are_words_on_one_line(error: Exception, reason: str) -> None:
     assert reason_of(error) == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://user:pass@host:1/a@b", "https://***@host:1/a@b"),
+        (
+            "at https://token@host, or HTTP://a:b@c@[::1]",
+            "at https://***@host, or HTTP://***@[::1]",
+        ),
+        ("s3://key:secret@bucket/x", "s3://***@bucket/x"),
+        ("abfss://container@account.example/x", "abfss://container@account.example/x"),
+        ("https://host/user:pass@x?a://b:c", "https://host/user:pass@x?a://b:c"),
+        ("nobody@host and did:key:z6Mk", "nobody@host and did:key:z6Mk"),
+    ],
+)
+def test_passwords_in_urls_are_not_for_people(text: str, shown: str) -> None:
+    assert without_passwords(text) == shown
+    assert CommandError(text).format_message() == shown
+    assert shown in str(UnreachableError(text, ""))
 
 
 async def test_all_faces_of_a_connection_say_why_no_node_answers() -> None:

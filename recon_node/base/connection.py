@@ -20,7 +20,7 @@ from urllib.parse import quote
 import httpx
 
 from recon_node import DEFAULT_URL
-from recon_node.base.errors import leaves, reason_of
+from recon_node.base.errors import leaves, reason_of, without_passwords
 
 TIMEOUT: Final = 30.0
 """Seconds that a node may take for one step of a request."""
@@ -46,8 +46,8 @@ class UnreachableError(ClientError):
     """No node answers at the URL, or it took longer than `timeout`."""
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(url, reason)
-        self.url, self.reason = url, reason
+        self.url, self.reason = without_passwords(url), reason
+        super().__init__(self.url, reason)
 
     def __str__(self) -> str:
         return (
@@ -253,7 +253,7 @@ class _Node:
         self._timeout = timeout
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
+        return f"{type(self).__name__}({without_passwords(self.url)!r})"
 
     def _arguments(self, request: Request) -> dict[str, Any]:
         """Return the arguments of httpx for a request."""

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from typing import Final
 
 _NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
+_CREDENTIALS: Final = re.compile(r"(https?://)[^/?#\s]*@|(://)[^/?#\s@]*:[^/?#\s]*@", re.IGNORECASE)
+"""In a URL of the web, a user's name alone may be a token; in one of a store, it is its name."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -23,6 +25,11 @@ def reason_of(error: BaseException) -> str:
     if text or not isinstance(cause, Exception):  # behind a timeout is trio's `Cancelled`
         return text or type(error).__name__
     return reason_of(cause)  # such as a certificate's fault, within wordless errors of libraries
+
+
+def without_passwords(text: str) -> str:
+    """Return a URL, or text with URLs in it, without the passwords that these may have."""
+    return _CREDENTIALS.sub(r"\1\2***@", text)
 
 
 def plain(text: str) -> str:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from recon_node import DEFAULT_URL
+from recon_node.base.errors import without_passwords
 from recon_node.base.files import is_exposed, read_secret
 
 if TYPE_CHECKING:
@@ -117,8 +118,8 @@ class CommandError(click.ClickException):
     """A command that failed: one line on standard error, exit code 1."""
 
     def format_message(self) -> str:
-        """Return the message; it may quote a stranger's text."""
-        return shown(super().format_message(), lines=True)
+        """Return the message; it may quote a stranger's text, and URLs."""
+        return shown(without_passwords(super().format_message()), lines=True)
 
 
 @contextmanager

@@ -87,6 +87,7 @@ def backup(
         finally:
             os.umask(before)
     left_out += _secrets_elsewhere(settings)
+    url = objects.url
     result = {"name": name, "url": url, "bytes": size, "left_out": left_out, **asdict(written)}
     text = f"{name} in {url}: {_described(written)}, {human_size(size)}"
     print_result(result, text, as_json=as_json)

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from recon_node.base.connection import Connection
+from recon_node.base.errors import without_passwords
 from recon_node.base.setting_types import (
     DataDirSettings,
     Declaration,
@@ -166,8 +167,8 @@ def config() -> None:
 def show(config: Path | None, everything: bool, as_json: bool, **flags: Any) -> None:
     """Show the settings that `recon-node run` would use, and where each comes from.
 
-    The output is a TOML file that --config reads. Secrets (the token, and the chains' URLs) are not
-    shown. Without --all, only settings that some source sets are shown.
+    The output is a TOML file that --config reads. Secrets (the token, the chains' URLs, and others
+    with a password) are not shown. Without --all, only settings that some source sets are shown.
 
     \b
     Examples:
@@ -226,7 +227,7 @@ def _rows(
     for name, declaration in DECLARATIONS.items():
         if name in given or everything:
             value = value_of(settings, name)
-            if declaration.marker.secret:
+            if declaration.marker.secret or without_passwords(str(value)) != str(value):
                 value = _HIDDEN if value else None
             yield name, _plain(value), given[name].source if name in given else _DEFAULT
 

@@ -25,7 +25,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import HTTPStore, LocalStore, MemoryStore, from_url
 
-from recon_node.base.errors import plain
+from recon_node.base.errors import plain, without_passwords
 from recon_node.snapshot.web import WebServer
 
 _FAILURES: Final = (BaseError, OSError, ValueError)
@@ -70,7 +70,7 @@ def scheme_of(url: str) -> str:
     try:
         return urlsplit(url).scheme
     except ValueError as error:
-        raise UrlError(f"{url!r} is not a URL: {error}") from None
+        raise UrlError(f"{without_passwords(url)!r} is not a URL: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,9 @@ class Objects:
 
     Its methods raise `ObjectError` if an object is missing, or the store fails or refuses.
 
+    Attributes:
+        url: of the store, as messages have it: without a password.
+
     Args:
         url: of the store; see the module.
         store: of the library.
@@ -105,7 +108,7 @@ class Objects:
     """
 
     def __init__(self, url: str, store: Any, web: WebServer | None = None) -> None:
-        self.url = url
+        self.url = without_passwords(url)
         self._web = web
         self.traffic = Traffic()
         self._lock = threading.Lock()
@@ -150,8 +153,8 @@ class Objects:
             return cls(url, store, web if isinstance(store, HTTPStore) else None)
         except _FAILURES as error:
             raise UrlError(
-                f"cannot use the object store {url!r}: {_reason(error)}. Use a URL such as "
-                "file:///srv/snapshots, s3://bucket/path, gs://bucket/path or https://host/path"
+                f"cannot use the object store {without_passwords(url)!r}: {_reason(error)}. Use a "
+                "URL such as file:///srv/snapshots, s3://bucket/path, gs://bucket/path or https://host/path"
             ) from None
 
     def get(self, name: str) -> bytes:
@@ -270,7 +273,7 @@ class Objects:
 
 def _reason(error: Exception) -> str:
     """Return the library's explanation without its dump of internals."""
-    text = plain(str(error).partition("\n\nDebug source")[0])
+    text = plain(without_passwords(str(error).partition("\n\nDebug source")[0]))
     return text[:_MAX_REASON] or type(error).__name__
 
 

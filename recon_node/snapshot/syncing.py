@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
-from recon_node.base.errors import unwrapped
+from recon_node.base.errors import unwrapped, without_passwords
 from recon_node.ceramic import EventId, EventIdError
 from recon_node.recon import KeyRange, covers, merge_ranges
 from recon_node.snapshot.objects import (
@@ -207,12 +207,18 @@ logger = structlog.get_logger(__name__)
 class SourceReport:
     """One source of a sync."""
 
-    url: str
+    address: str = field(repr=False)
+    """Its URL, perhaps with a password."""
     name: str | None = None
     """Of the snapshot; None: its root object has not been read."""
     error: str | None = None
     """Why it cannot be used, or no longer."""
     objects: Objects | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people."""
+        return without_passwords(self.address)
 
     @property
     def requests(self) -> int:
@@ -287,7 +293,7 @@ async def _read_roots(
     roots: list[tuple[SourceReport, Objects, RootObject]] = []
     for source in sources:
         with _ending_only(source):
-            source.objects = objects = await in_thread(Objects.open, source.url)
+            source.objects = objects = await in_thread(Objects.open, source.address)
             root = await in_thread(read_root, objects, LATEST, signers or None)
             source.name = root.name
             roots.append((source, objects, root))

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from recon_node.base.errors import without_passwords
 from recon_node.base.terminal import counted, discard_output, echo
 from spark_sink.query.show import show, to_json
 
@@ -57,7 +58,7 @@ def print_json(event: str, facts: dict[str, Any]) -> None:
     """Print an event in the format of the node's log."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     line = {"timestamp": now, "level": _LEVELS.get(event, "info"), "event": event}
-    echo(to_json({**line, **show(facts)}))
+    echo(without_passwords(to_json({**line, **show(facts)})))
 
 
 _LEVELS = dict.fromkeys(
@@ -130,4 +131,4 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def print_line(event: str, facts: dict[str, Any]) -> None:
     """Print an event for people."""
-    echo(_LINES[event](facts))
+    echo(without_passwords(_LINES[event](facts)))

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from deltalake import DeltaTable
 
+from recon_node.base.errors import without_passwords
 from recon_node.base.terminal import counted, echo, human_size
 from spark_sink.errors import SinkError
 from spark_sink.schema import RAW
@@ -155,7 +156,8 @@ def show_health(health: Health, now: datetime) -> None:
         read = health.reading
         echo(f"filled from log {read.epoch} now, which was read up to position {read.position}")
     if health.node is not None and health.head is not None:
-        echo(f"the node at {health.node.url} is at position {health.head.head}")
+        url = without_passwords(health.node.url)
+        echo(f"the node at {url} is at position {health.head.head}")
 
 
 def health_json(health: Health, now: datetime) -> dict[str, Any]:
@@ -173,7 +175,10 @@ def health_json(health: Health, now: datetime) -> dict[str, Any]:
         "reading": health.reading
         and {"log": health.reading.epoch, "position": health.reading.position},
         "node": health.node
-        and {"url": health.node.url, **(asdict(health.head) if health.head else {})},
+        and {
+            "url": without_passwords(health.node.url),
+            **(asdict(health.head) if health.head else {}),
+        },
         "troubles": health.troubles,
         "unprocessed": health.unprocessed,
     }

@@ -42,11 +42,14 @@ def test_each_setting_is_shown_with_its_source(file: Path) -> None:
 
 
 def test_secrets_are_not_shown(file: Path) -> None:
+    with file.open("a") as more:
+        more.write('snapshot_sources = ["https://user:s3cret@host/path"]')
     for options in ([], ["--all"], ["--json"], ["--all", "--json"]):
         printed = run("config", "show", "--config", file, *options).output
         assert "token" in printed
         assert TOKEN not in printed
         assert KEY not in printed
+        assert "s3cret" not in printed
 
 
 def test_what_is_shown_is_a_file_of_settings(tmp_path: Path) -> None:

@@ -34,6 +34,19 @@ def test_json_lines_for_machines() -> None:
     assert (theirs["event"], theirs["level"]) == ("disk at 97 %", "warning")
 
 
+@pytest.mark.parametrize("log_format", ["json", "pretty"])
+def test_a_password_in_a_url_is_not_logged(log_format: Any) -> None:
+    stream, url = io.StringIO(), "https://user:s3cret@host/path"
+    configure_logging(log_format, "info", stream)
+    structlog.get_logger("a").info("Syncing", urls=[url], reason=f"{url}: it is gone")
+    try:
+        raise ValueError(url)
+    except ValueError:
+        logging.getLogger("library").exception("At %s", url)
+    assert stream.getvalue().count("https://***@host/path") >= 4
+    assert "s3cret" not in stream.getvalue()
+
+
 def test_colours_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     stream: io.StringIO = Terminal()

@@ -16,6 +16,7 @@ from snapshot_support import KEY, NETWORK, create, events, make_log, sync, web
 from support import vectors
 from support.web_server import serving
 
+from recon_node.api.routes.products.snapshots import describe_sync
 from recon_node.ceramic import Network, network_range
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, dag_cbor, encode_varint
 from recon_node.recon import KeyRange, Sha256a
@@ -98,6 +99,15 @@ def test_a_server_that_harms_packs(store: Path, tmp_path: Path, misdeed: str, re
     faults = " ".join(map(str, [*report.synced.faults, report.sources[0].error]))
     assert reason in faults
     assert url in faults
+
+
+@pytest.mark.parametrize("only", [LATEST, "packs/"])
+def test_no_fault_shows_a_password(store: Path, tmp_path: Path, only: str) -> None:
+    with web(store, "other bytes", only) as url:
+        report, _ = sync(tmp_path / "node", url.replace("//", "//user:s3cret@"))
+    assert report.has_failed
+    assert "//***@127.0.0.1" in str(describe_sync(report))
+    assert "s3cret" not in f"{report} {describe_sync(report)}"
 
 
 @pytest.mark.parametrize("misdeed", ["endless", "redirects", "other bytes"])
