@@ -284,7 +284,7 @@ async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
         AuthorityError: it did not come into being.
         NoAnswerError: no endpoint answers.
     """
-    nonce, sent = 0, None
+    sent: int | None = None
     with trio.move_on_after(_PATIENCE):
         while True:
             try:
@@ -295,36 +295,28 @@ async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
                     code = await chain.ask(read_hex, "eth_getCode", address, "latest") or "0x"
                     if code != "0x" and BYTECODE.hex().endswith(code[2:].lower()):
                         return address
-                if sent is not None and sent < nonce:
-                    raise AuthorityError(
-                        f"transaction {sent} of {signer.address} has not created it"
-                    )
-                if nonce == await _nonce(chain, signer, "pending"):
-                    raw = await _creation(chain, signer, nonce, max_fee)
+                if sent in (None, nonce) and nonce == await _nonce(chain, signer, "pending"):
                     sent = nonce
-                    await _send_creation(chain, raw)
+                    await _create(chain, signer, nonce, max_fee)
             except NoAnswerError:
                 if sent is None:
                     raise
             await trio.sleep(_POLL)
     raise AuthorityError(
-        f"transaction {nonce} of {signer.address} is not in a block after {_PATIENCE:g} "
-        "seconds: try again, it is not paid twice"
+        f"no contract by {signer.address} is in a block after {_PATIENCE:g} seconds: see what its "
+        "transactions wait for, and try again; it is not paid twice"
     )
 
 
-async def _creation(chain: RpcProvider, signer: Signer, nonce: int, max_fee: int) -> str:
+async def _create(chain: RpcProvider, signer: Signer, nonce: int, max_fee: int) -> None:
     base_fee = await _base_fee(chain)
     fees = first_fees(base_fee, await _suggested_tip(chain), max_fee)
     if fees is None:
         raise AuthorityError(too_dear(base_fee, max_fee))
     fields = {"gas": _GAS, "data": BYTECODE}
-    return "0x" + signer.sign(_transaction(chain.chain_id, nonce, *fees) | fields)[1].hex()
-
-
-async def _send_creation(chain: RpcProvider, raw: str) -> None:
+    _, raw = signer.sign(_transaction(chain.chain_id, nonce, *fees) | fields)
     try:
-        await chain.ask(read_hex, "eth_sendRawTransaction", raw)
+        await chain.ask(read_hex, "eth_sendRawTransaction", "0x" + raw.hex())
     except AnswerError as error:
         if not any(word in str(error).lower() for word in (*_SENT, "replacement")):
             raise AuthorityError(str(error)) from None
