@@ -42,6 +42,16 @@ from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IDENTITY, RAW, car, dag_cbo
 
 PREV = CID.of(DAG_JOSE, b"an event")
 OTHER_PREV = CID.of(DAG_CBOR, b"another event")
+REFUSED = vectors.values(
+    vectors.load(
+        "refused_events",
+        PREV=PREV,
+        OTHER_PREV=OTHER_PREV,
+        MODEL=MODEL,
+        CONTROLLER=CONTROLLER,
+        INIT=INIT.cid,
+    )
+)
 KECCAK = CID(b"\x01\x93\x01\x1b\x20" + bytes(32))
 
 
@@ -155,28 +165,9 @@ def test_what_people_write_for_a_sort_value(sort_key: str, text: str, value: str
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"surprise": 1}, "unknown fields, which are refused: 'surprise'"),
-        ({"controllers": ...}, "lacks 'controllers'"),
-        ({"controllers": []}, "exactly one controller, not 0"),
-        ({"controllers": [b"did:key:z"]}, "the controller is bytes, not a string"),
-        ({"controllers": ["alice"]}, "not a DID"),
-        ({"controllers": ["did:key:z\n"]}, "not a DID"),
-        ({"model": ...}, "the sort key 'model', but the header has no such field"),
-        ({"model": str(MODEL)}, "'model' is a string, not bytes"),
-        ({"model": MODEL.to_bytes() + b"\0"}, "'model' is not a StreamID"),
-        ({"sep": "family"}, "the sort key 'family', but the header has no such field"),
+        *REFUSED["headers"],
         ({"sep": "unique", "unique": bytes(3000)}, "the sort value cannot be written: 3000 bytes"),
-        ({"sep": "shouldIndex", "shouldIndex": True}, "'shouldIndex' cannot be a sort value"),
-        ({"sep": "tags", "tags": ["a", "b"]}, "'tags' cannot be a sort value"),
-        ({"sep": "tags", "tags": {"a": "b"}}, "'tags' cannot be a sort value"),
         ({"sep": "family", "family": "x" * 3000}, "sort value has 3000 characters; the limit is"),
-        ({"sep": "dag", "dag": "text"}, "'dag' is a string, not bytes"),
-        ({"sep": "family", "family": "x", "schema": "y"}, "unknown fields.*'schema'"),
-        ({"sep": ""}, "the sort key '', but the header has no such field"),
-        ({"sep": ..., "model": ..., "surprise": 1}, "unknown fields.*'surprise'"),
-        ({"sep": ..., "model": ..., "family": b"x"}, "'family' is bytes, not a string"),
-        ({"sep": ..., "model": ..., "tags": "x"}, "'tags' is a string, not a list"),
-        ({"shouldIndex": 1}, "'shouldIndex' is an integer, not a boolean"),
     ],
 )
 def test_headers_refused(fields: dict[str, Any], complaint: str) -> None:
@@ -186,12 +177,7 @@ def test_headers_refused(fields: dict[str, Any], complaint: str) -> None:
 
 @pytest.mark.parametrize(
     ("payload", "complaint"),
-    [
-        ({"data": None}, "the init event lacks 'header'"),
-        ({"data": None, "header": None}, "the header is missing, not a map"),
-        ({"data": None, "header": HEADER, "doctype": "tile"}, "unknown fields.*'doctype'"),
-        ([], "its payload is not a map"),
-    ],
+    REFUSED["init"],
 )
 def test_init_payloads_refused(payload: Any, complaint: str) -> None:
     refused(signed_car(payload), complaint)
@@ -228,17 +214,8 @@ def test_prev_is_a_cid_or_a_list_of_cids(prev: Any, prevs: tuple[CID, ...]) -> N
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"prev": []}, "lists 0 events"),
-        ({"prev": [PREV, PREV]}, "lists an event twice"),
+        *REFUSED["data"],
         ({"prev": [CID.of(DAG_CBOR, bytes([i])) for i in range(250)] + [PREV] * 7}, "lists 257"),
-        ({"prev": [[PREV]]}, "'prev' is a list, not a link"),
-        ({"prev": bytes(PREV)}, "'prev' is bytes, not a link"),
-        ({"prev": KECCAK}, "cannot be an event"),
-        ({"prev": CID(bytes([1, DAG_CBOR, IDENTITY, 0]))}, "cannot be an event"),
-        ({"id": CID.of(RAW, b"")}, "cannot be an event"),
-        ({"extra": 1}, "unknown fields.*'extra'"),
-        ({"header": None}, "the header is missing, not a map"),
-        ({"header": {"controllers": [CONTROLLER]}}, "unknown fields.*'controllers'"),
     ],
 )
 def test_data_events_refused(fields: dict[str, Any], complaint: str) -> None:
@@ -262,16 +239,7 @@ SIGNATURE = {"protected": PROTECTED, "signature": bytes(64)}
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
-    [
-        ({"payload": ...}, "envelope lacks 'payload'"),
-        ({"payload": PAYLOAD[0]}, "payload is a link, not bytes"),
-        ({"payload": b""}, "payload is not a CID"),
-        ({"signatures": []}, "exactly one signature, not 0"),
-        ({"signatures": SIGNATURE}, "is a map, not a list"),
-        ({"signatures": [b""]}, "the signature is bytes"),
-        ({"signatures": [{"signature": b""}]}, "the signature lacks 'protected'"),
-        ({"signatures": [SIGNATURE | {"signature": "AAAA"}]}, "a string, not bytes"),
-    ],
+    [*REFUSED["envelopes"], ({"signatures": SIGNATURE}, "is a map, not a list")],
 )
 def test_envelopes_refused(changes: dict[str, Any], complaint: str) -> None:
     refused(envelope_car(without_gaps(ENVELOPE | changes), PAYLOAD), complaint)
@@ -280,29 +248,10 @@ def test_envelopes_refused(changes: dict[str, Any], complaint: str) -> None:
 @pytest.mark.parametrize(
     ("protected", "complaint"),
     [
-        (b"", "not valid JSON"),
+        *((text.encode(), says) for text, says in REFUSED["protected"]),
         (b"\xff", "not valid JSON"),
         (b"[" * 10_000, "not valid JSON"),
-        (b"NaN", "not valid JSON"),
         (b" " * 20_000, "too many"),
-        (b"[]", "not a JSON object"),
-        (b'{"alg":"EdDSA"}', "lacks 'kid'"),
-        (b'{"kid":"did:key:z"}', "lacks 'alg'"),
-        (b'{"alg":"EdDSA","alg":"none","kid":"did:key:z"}', "a field twice"),
-        (b'{"alg":"EdDSA","kid":"z6Mk"}', "not named by a DID"),
-        (b'{"alg":"EdDSA","kid":"did:key:z#"}', "not named by a DID"),
-        (b'{"alg":"EdDSA","kid":"did:key:z#\\u001b"}', "not named by a DID"),
-        (b'{"alg":"EdDSA","kid":"did:key:\\ud800"}', "not named by a DID"),
-        (b'{"alg":"EdDSA","kid":"did:key:z","cap":1}', "'cap' is not 'ipfs://'"),
-        (b'{"alg":"EdDSA","kid":"did:key:z","cap":"ipfs://x"}', "'cap' does not name a CID"),
-        (
-            b'{"alg":"EdDSA","kid":"did:key:z","cap":"ipfs://%s"}' % str(PREV).encode(),
-            "must be DAG-CBOR",
-        ),
-        (
-            b'{"alg":"EdDSA","kid":"did:key:z","cap":"ipfs://%s"}' % str(OTHER_PREV).encode(),
-            "lacks the block of the capability",
-        ),
     ],
 )
 def test_protected_headers_refused(protected: bytes, complaint: str) -> None:
@@ -409,27 +358,8 @@ def test_nodes_may_hold_more_than_two_links() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"path": "1"}, "the proof's path ends at"),
-        ({"path": "9" * 21}, "leaves the Merkle tree"),
-        ({"path": "++0"}, "leaves the Merkle tree"),
-        ({"path": "0/"}, r"node 1 .* must be DAG-CBOR"),
-        ({"path": "\N{SUPERSCRIPT TWO}"}, "leaves the Merkle tree"),
-        ({"path": "1/0"}, "lacks the block of node 1"),
-        ({"path": "0" + "/0" * MAX_PATH_DEPTH}, "the limit is 64"),
-        ({"path": 0}, "'path' is an integer, not a string"),
-        ({"node": (None, PREV)}, "entry 0 of node 0 is missing, not a link"),
-        ({"node": {"0": PREV}}, "node 0 is a map, not a list"),
-        ({"leave_out": "proof"}, "lacks the block of the proof"),
-        ({"event": {"prev": [PREV]}}, "'prev' is a list, not a link"),
-        ({"event": {"proof": PREV}}, r"the proof .* must be DAG-CBOR"),
-        ({"event": {"data": 1}}, "the time event has unknown fields"),
-        ({"proof": {"chainId": 1}}, "'chainId' is an integer"),
-        ({"proof": {"txHash": b""}}, "'txHash' is bytes"),
-        ({"proof": {"blockHash": 1}}, "unknown fields.*'blockHash'"),
-        ({"proof": {"blockNumber": "9000000"}}, "'blockNumber' is a string"),
-        ({"proof": {"chainId": "eip155"}}, "'chainId' 'eip155' is not a chain"),
+        *REFUSED["time"],
         ({"proof": {"chainId": "eip155:" + "1" * 100_000}}, "'chainId' .* is not a chain"),
-        ({"proof": {"chainId": "eip155:1\n"}}, "is not a chain"),
         ({"proof": {"txType": "r" * 100_000}}, "'txType' has 100000 characters"),
     ],
 )
