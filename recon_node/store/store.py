@@ -58,6 +58,9 @@ _ENOUGH: Final = 1.1
 """Peers' events are taken again once this many times the space that was needed is free."""
 STALL: Final = 30.0
 """Seconds without progress after which nobody waits any longer."""
+PROGRESS: Final = 1000
+"""Events that a snapshot brings in `STALL` seconds: one that is slower, perhaps on purpose, is not
+worth waiting for."""
 LATEST_KEYS: Final = 4096
 """The latest keys that are kept by default."""
 
@@ -449,13 +452,14 @@ class Filling:
 
     A node that starts from a snapshot takes the bulk of its events there, and only then the rest
     from live nodes (CIP-124, appendix C). Until then, its sessions about these ranges wait, within
-    bounds: a snapshot that makes no progress for `STALL` seconds no longer counts. Connections,
-    pushes of a few new keys and other ranges do not wait. Used from trio's thread only.
+    bounds: a snapshot that brings less than `PROGRESS` events in `STALL` seconds no longer counts.
+    Connections, pushes of a few new keys and other ranges do not wait. Used in trio's thread only.
     """
 
     def __init__(self) -> None:
         self._ranges: list[KeyRange] = []
         self._until = -math.inf
+        self._brought = 0
         self._came: set[EventId] = set()
         self._over = trio.lowlevel.ParkingLot()
 
@@ -469,16 +473,19 @@ class Filling:
     def begin(self, ranges: Sequence[KeyRange]) -> None:
         """Begin to fill some ranges."""
         self._ranges, self._until = list(ranges), trio.current_time() + STALL
+        self._brought = 0
         self._came.clear()
 
     def narrow(self, ranges: Sequence[KeyRange]) -> None:
         """Stop filling what lies outside of these ranges."""
         self._ranges = intersect_ranges(self._ranges, ranges)
 
-    def note(self, event_ids: Iterable[EventId] = ()) -> None:
-        """Note that the snapshot makes progress, and which events came from it."""
-        self._until = trio.current_time() + STALL
+    def note(self, event_ids: Sequence[EventId]) -> None:
+        """Note which events came from the snapshot."""
         self._came.update(event_ids)
+        self._brought += len(event_ids)
+        if self._brought >= PROGRESS:
+            self._until, self._brought = trio.current_time() + STALL, 0
 
     def end(self) -> None:
         """Stop filling, and wake the tasks that wait for that."""

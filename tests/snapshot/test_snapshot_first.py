@@ -19,7 +19,7 @@ from recon_node.cli import main
 from recon_node.client import Ceramic
 from recon_node.ipld import CID, RAW
 from recon_node.recon import KeyRange
-from recon_node.store.store import STALL, Filling
+from recon_node.store.store import PROGRESS, STALL, Filling
 from recon_node.testnet import TestnetNode
 
 COUNT = 1200
@@ -95,7 +95,10 @@ async def test_waiting_is_bounded(autojump_clock: trio.testing.MockClock) -> Non
     await filling.wait(5)
     assert (trio.current_time(), filling.ranges) == (5, [EVERYTHING])
     await trio.sleep(20)
-    filling.note()
+    filling.note(keys(PROGRESS - 1))
+    filling.note(keys(1))
+    await trio.sleep(20)
+    filling.note(keys(PROGRESS - 1))  # one event at a time would keep peers waiting forever
     await filling.wait(1000)  # it has stalled
     assert 25 + STALL <= trio.current_time() <= 26 + STALL
     assert filling.ranges == []
