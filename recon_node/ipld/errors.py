@@ -9,8 +9,7 @@ from typing import Final
 
 INSTALL_ALL: Final = (
     "install the client with all that it can use, `pip install './config/client[full]'` in the "
-    "directory of the project's source, or `pip install --find-links DIRECTORY "
-    "'ceramic-client[full]'` with the wheels of a release"
+    "directory of the project's source, or the wheel of a release with the extra `full`"
 )
 """What to do about a package that is missing; the client is not on PyPI."""
 
