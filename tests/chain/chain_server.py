@@ -72,6 +72,7 @@ class Chain:
     def __init__(self, chain_id: str = GNOSIS) -> None:
         self.chain_id = chain_id
         self.transactions: dict[str, dict[str, Any]] = {}
+        self.receipts: dict[str, dict[str, Any]] = {}
         self.blocks: dict[int, dict[str, Any]] = {}
         self.latest = 2_000
         self.finalized: int | None = 1_000
@@ -125,6 +126,8 @@ class Chain:
             return hex(int(self.chain_id.partition(":")[2]))
         if method == "eth_getTransactionByHash":
             return self.transactions.get(params[0])
+        if method == "eth_getTransactionReceipt":
+            return self.receipts.get(params[0])
         if method == "eth_blockNumber":
             return hex(self.latest)
         assert (method, params[1]) == ("eth_getBlockByNumber", False)

@@ -306,6 +306,17 @@ async def test_an_endpoint_that_lacks_something_contradicts_nobody(clock, chain,
         assert await provider.time_of(await provider.transaction(TX)) == 7
 
 
+async def test_a_call_is_reverted_if_no_endpoint_says_otherwise(clock, chain, url) -> None:
+    """Another one would be signed, and paid."""
+    other, place = Chain(), {"transactionHash": TX, "blockHash": TX, "blockNumber": "0x384"}
+    chain.receipts[TX] = {**place, "status": "0x0", "gasUsed": "0x1", "effectiveGasPrice": "0x1"}
+    async with serving(other) as second, asking(url, second) as provider:
+        assert not (await provider.receipt(TX)).succeeded
+        other.receipts[TX] = chain.receipts[TX] | {"status": "0x1"}
+        with pytest.raises(DifferError):
+            await provider.receipt(TX)
+
+
 async def test_an_endpoint_that_contradicts_itself_is_not_believed(clock, chain, url) -> None:
     """As when several machines answer for it, one of which has a block that was replaced."""
     chain.mine(PROOF, 7)
