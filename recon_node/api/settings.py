@@ -53,7 +53,7 @@ def _check_hosts(names: tuple[str, ...]) -> None:
         if _HOST_NAME.fullmatch(name) is None:
             raise ValueError(
                 f"{name!r} is not the name of a host, such as node.example.org or .example.org: "
-                "write it without http:// and port"
+                "write it without http:// and port, and an IPv6 address without brackets"
             )
 
 

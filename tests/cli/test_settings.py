@@ -173,6 +173,11 @@ def test_a_name_that_no_request_can_have_is_refused(name, right, wrong):
             load_settings(flags={name: (text,)})
 
 
+def test_how_to_write_an_ipv6_host_is_said() -> None:
+    with pytest.raises(SettingsError, match="an IPv6 address without brackets"):
+        load_settings(flags={"api_hosts": ("[::1]",)})
+
+
 def test_variables_that_are_not_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECON_NODE_PORT_5101_TCP", "tcp://10.0.0.1:5101")
     monkeypatch.setenv("RECON_NODE_NETWORK", "local-1")
