@@ -326,6 +326,17 @@ async def test_a_log_is_for_its_owner_alone_whoever_writes_it(log: Path) -> None
     assert stat.S_IMODE((new / log_schema.FILE_NAME).stat().st_mode) == 0o600
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+async def test_a_log_that_root_replaces_stays_its_owner_s(log: Path) -> None:
+    path = log / log_schema.FILE_NAME
+    os.chown(path, 12345, 12345)
+    compact_log(log)
+    assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12345)
+    page("cars")(path)
+    await repair_log(log, SETTINGS)
+    assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12345)
+
+
 def test_compacting_shortens_what_earlier_versions_wrote(log: Path) -> None:
     path = log / log_schema.FILE_NAME
     shortened = "SELECT count(*) FROM cars WHERE substr(car, 1, 1) = x'02'"

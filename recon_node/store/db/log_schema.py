@@ -29,6 +29,7 @@ which events are badly signed (`rows`), and `releases` whose waiters have not al
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import uuid
 from contextlib import closing
@@ -246,7 +247,12 @@ def replace_log(path: Path, new: Path) -> None:
     file is first renamed to `events.sqlite3.replacement`, when it is complete and on the disk. From
     then on it *is* the log, and the next to open it takes the remaining steps. Nobody has `path` or
     `new` open; they are on the same file system, and `new` has no write-ahead log.
+
+    If root does this, the log still belongs to the node's user, who could not open it else.
     """
+    if os.geteuid() == 0:
+        owner = path.stat()
+        os.chown(new, owner.st_uid, owner.st_gid)
     move_into_place(new, path.with_name(path.name + _REPLACEMENT))
     finish_replacement(path)
 
