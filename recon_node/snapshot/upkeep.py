@@ -5,11 +5,12 @@ All calls block; use them in threads.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.snapshot.objects import (
@@ -33,6 +34,9 @@ from recon_node.snapshot.root import (
 from recon_node.snapshot.snapshot_reader import SnapshotReader, event_batches, read_root
 from recon_node.snapshot.tree.nodes import LeafNode
 from recon_node.snapshot.tree.update import Branch, whole
+
+_OURS: Final = re.compile(rf"{PACKS}/[a-z2-7]+\.car|{FEEDS}/[a-z2-7]+\.parquet")
+"""Names of packs and pages. A link in a directory may lead to any other file."""
 
 
 @dataclass(slots=True)
@@ -147,7 +151,8 @@ def collect(objects: Objects, keep: int, min_age: timedelta, now: datetime) -> C
         objects.delete([root.name])
         result.roots += 1
     for pack in (*objects.list(PACKS), *objects.list(FEEDS)):
-        if pack.name not in needed and now - pack.modified >= min_age:
+        is_ours = _OURS.fullmatch(pack.name) is not None
+        if is_ours and pack.name not in needed and now - pack.modified >= min_age:
             objects.delete([pack.name])
             result.packs += 1
             result.size += pack.size

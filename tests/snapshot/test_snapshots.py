@@ -151,6 +151,17 @@ def test_old_snapshots_are_collected(tmp_path: Path) -> None:
     assert not verify_snapshot(objects, created.root, lambda done, total: None).faults
 
 
+def test_nothing_is_deleted_through_a_link(tmp_path: Path) -> None:
+    """Whoever may write to the directory could have had any file of the node deleted."""
+    make_log(tmp_path / "log", events(5, seed=7))
+    objects = Objects.open(str(tmp_path / "store"), make=True)
+    create(tmp_path / "log", objects)
+    (tmp_path / "store/packs/link").symlink_to(tmp_path / "log")
+    before = sorted((tmp_path / "log").iterdir())
+    assert collect(objects, 1, timedelta(0), datetime.now(UTC)).packs == 0
+    assert sorted((tmp_path / "log").iterdir()) == before
+
+
 def test_only_trusted_snapshots_are_read(log: Path) -> None:
     objects = memory()
     create(log, objects)
