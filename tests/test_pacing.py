@@ -41,7 +41,7 @@ def test_no_more_passes_than_one_burst_and_the_rate(burst, rate, uses):
     assert passed <= burst + rate * now + 1e-6
 
 
-def test_those_who_wait_as_long_as_told_get_the_whole_rate() -> None:
+def test_waits_as_long_as_computed_give_the_whole_rate() -> None:
     bucket, now = TokenBucket(6, 3, 0.0), 0.0
     for _ in range(60):
         now += bucket.seconds_until(1, now)

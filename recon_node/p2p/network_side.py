@@ -277,7 +277,7 @@ class P2P:
             return
         if not self._host.is_on_this_machine(peer_id):
             addresses = [address for address in addresses if not is_loopback(address)]
-        peer = self._book.heard_of(peer_id, addresses, first_hand=True)
+        peer = self._book.note_peer(peer_id, addresses, first_hand=True)
         logger.info("Connected with a peer", peer=peer_id, addresses=peer.addresses)
         if self._discovery is not None:
             self._nursery.start_soon(self._discovery.join, peer_id)

@@ -30,7 +30,7 @@ def damage(directory: Path) -> None:
         connection.commit()
 
 
-async def test_damage_is_told_and_never_served(api, store, filled, tmp_path):
+async def test_damage_is_reported_and_never_served(api, store, filled, tmp_path):
     cid, car = filled[DAMAGED - 1]["cid"], filled[DAMAGED - 1]["car"]
     init = parse_event(multibase.decode(car)).init
     damage(tmp_path / "node")

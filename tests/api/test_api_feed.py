@@ -44,7 +44,7 @@ async def test_pages_join_to_the_whole_feed_in_order(api, filled, store):
     assert events == full
 
 
-async def test_a_hundred_events_unless_told_otherwise(api, sample, store):
+async def test_a_hundred_events_by_default(api, sample, store):
     await store.admit_local([multibase.decode(event["car"]) for event in sample[:130]])
     page = (await api.get(FEED)).json()
     assert (len(page["events"]), page["resumeToken"]) == (100, "100")

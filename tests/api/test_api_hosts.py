@@ -63,7 +63,7 @@ async def test_each_request_has_one_answer_and_ends_only_its_connection(services
             assert (b"api_hosts" in answer) is (status == 403)
 
 
-async def test_who_expects_to_continue_is_told_to(services: Services) -> None:
+async def test_a_client_that_expects_100_continue_gets_it(services: Services) -> None:
     head = b"POST" + VERSION + b"Host: localhost\r\nContent-Length: 2\r\nExpect: 100-continue\r\n"
     async with serving(services) as url, await connect(url) as stream:
         await stream.send_all(head + CLOSE)

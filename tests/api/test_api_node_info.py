@@ -33,7 +33,7 @@ async def test_who_it_is(api: Api) -> None:
     assert (await api.get("/ceramic/peers")).json() == {"peers": []}
 
 
-async def test_recon_tells_the_hash_of_all_keys(api: Api, filled: Events, store: Store) -> None:
+async def test_recon_returns_the_hash_of_all_keys(api: Api, filled: Events, store: Store) -> None:
     state = (await api.get("/ceramic/recon")).json()
     lanes = [0] * 8
     for key in store.keys:

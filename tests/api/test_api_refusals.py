@@ -44,7 +44,7 @@ async def test_a_body_in_a_content_coding_is_refused_with_what_to_do(api, filled
     assert "without that header" in answer.json()["message"]
 
 
-async def test_identity_is_no_content_coding(api: Api, filled: Events) -> None:
+async def test_identity_is_not_content_coding(api: Api, filled: Events) -> None:
     headers = {"Content-Encoding": " Identity"}
     answer = await api.post("/ceramic/events", json={"data": filled[0]["car"]}, headers=headers)
     assert answer.status_code == 204
@@ -77,7 +77,7 @@ def state(store: Store) -> tuple[Any, ...]:
     return store.head, len(store.keys), store.keys.summarize().hash, store.wanted.all
 
 
-async def test_a_wrong_method_is_told_the_right_ones(api: Api) -> None:
+async def test_a_wrong_method_is_answered_with_the_right_ones(api: Api) -> None:
     answer = await api.patch("/ceramic/peers")
     assert answer.status_code == 405
     assert {"GET", "POST"} <= set(answer.headers["allow"].split(", "))

@@ -83,7 +83,7 @@ async def test_a_crowd_that_connects_is_accepted_at_once() -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_ten_megabytes_are_told_they_are_too_much(services, store, declared):
+async def test_ten_megabytes_are_refused_as_too_much(services, store, declared):
     """With a Content-Length and, chunk by chunk, without one."""
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -489,7 +489,7 @@ async def no_permission(*args: object) -> None:
     raise PermissionError(errno.EACCES, "Permission denied")
 
 
-async def test_a_port_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_port_that_cannot_be_had_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ListenError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*--api"):
@@ -531,7 +531,7 @@ async def test_a_name_of_several_addresses_is_listened_on_at_all_of_them(service
         services.closing.set()
 
 
-async def test_who_is_refused_hears_of_it_after_sending_all(services: Services) -> None:
+async def test_a_refused_client_is_answered_after_it_has_sent_all(services: Services) -> None:
     """And the node goes on: the body of a refused request takes no place."""
     guarded = dataclasses.replace(services, access=Access(token="0123456789abcdef"))
     async with serving(guarded) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:

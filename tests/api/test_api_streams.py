@@ -101,7 +101,7 @@ async def test_a_document_of_a_version_of_its_model(api: Api, store: Store) -> N
     assert said(state)["metadata"] == {"shouldIndex": True, "modelVersion": str(longer.cid)}
 
 
-async def test_a_model_that_is_a_document_is_no_model(api: Api, store: Store) -> None:
+async def test_a_model_that_is_a_document_is_not_a_model(api: Api, store: Store) -> None:
     other = init_event(KEY, StreamId(2, CID.of(DAG_CBOR, b"m")), DEFINITION, unique=b"u")
     init = init_event(KEY, StreamId(StreamType.MODEL, other.cid), {"text": 1}, unique=b"u")
     await admit(store, other, init)

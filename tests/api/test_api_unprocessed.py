@@ -107,7 +107,7 @@ def end_the_first(marks: Path) -> int:
     return 5
 
 
-async def test_a_process_that_others_end_is_no_fault_of_the_stream(processes, tmp_path):
+async def test_a_process_that_others_end_is_not_a_fault_of_the_stream(processes, tmp_path):
     """The kernel ends it first when the memory of the machine is used up, by whomever."""
     for idle in range(2):
         os.kill(await processes.of_stream(STREAM, 1, os.getpid), 9)

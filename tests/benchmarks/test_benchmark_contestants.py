@@ -60,12 +60,12 @@ def test_sides_in_sync_part_after_one_round_trip():
     assert costs["recon/1.0.0"].bytes_sent + costs["recon/1.0.0"].bytes_received <= 350
 
 
-def test_a_wrong_result_is_no_result():
+def test_a_wrong_result_is_not_a_result():
     with pytest.raises(WrongResultError, match="4 differences were found, not 5"):
         check_difference(POPULATION.pair(5, "scattered"), 4)
 
 
-def test_negentropy_tells_what_either_side_lacks():
+def test_negentropy_finds_what_either_side_lacks():
     pair = POPULATION.pair(77, "scattered")
     ours, theirs = pair.items()
     asking, answering = Negentropy(Items(ours)), Negentropy(Items(theirs))

@@ -54,7 +54,7 @@ def test_reconcile_writes_a_row_for_every_case(results):
 
 
 @pytest.mark.parametrize("text", ["", "1,,2", "-5"])
-def test_options_that_are_no_numbers_are_refused(monkeypatch, capsys, text):
+def test_options_that_are_not_numbers_are_refused(monkeypatch, capsys, text):
     with pytest.raises(SystemExit):
         run_command(reconcile, monkeypatch, f"--keys={text}")
     assert f"{text!r} is not a list of numbers like 0,1,100" in capsys.readouterr().err

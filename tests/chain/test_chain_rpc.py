@@ -385,7 +385,9 @@ async def test_requests_are_bounded_in_number_and_rate(clock, chain, url) -> Non
         assert trio.current_time() - started >= 2.0  # at ten a second
 
 
-async def test_an_endpoint_of_another_chain_is_told_without_its_secrets(clock, chain, url) -> None:
+async def test_an_endpoint_of_another_chain_is_reported_without_its_secrets(
+    clock, chain, url
+) -> None:
     chain.chain_id, right = "eip155:1", Chain()
     right.mine(PROOF, 7)
     async with serving(right) as other, asking(url, other) as provider:
@@ -399,7 +401,7 @@ async def test_an_endpoint_of_another_chain_is_told_without_its_secrets(clock, c
         assert chain.asked == [("eth_chainId", "")]
 
 
-async def test_nothing_that_is_told_holds_the_key(clock, chain, url) -> None:
+async def test_no_output_holds_the_key(clock, chain, url) -> None:
     header = httpx.BasicAuth("user", "passw0rd")._auth_header
     echo = f"your key {KEY} at /v3/{KEY}?token=t0ken-too ({header}) is not known".encode()
     texts = [

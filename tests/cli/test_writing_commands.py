@@ -95,7 +95,7 @@ def test_a_document_from_its_model_to_its_merge(shell: Shell, tmp_path: Path) ->
     assert shell("stream", "merge", post, "--dry-run").stdout == "null\n"
 
 
-def test_who_writes_outside_of_the_interests_is_told(shell: Shell, tmp_path: Path) -> None:
+def test_a_writer_outside_of_the_interests_is_warned(shell: Shell, tmp_path: Path) -> None:
     model = shell.line("model", "new", json.dumps({**POST, "name": "Kept here"}))
     shell("interests", "add", str(METAMODEL))
     try:

@@ -228,7 +228,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_an_interest_at_something_that_is_no_node(answer: httpx.Response) -> None:
+def test_an_interest_at_something_that_is_not_a_node(answer: httpx.Response) -> None:
     transport = httpx.MockTransport(lambda request: answer)
     with Ceramic(transport=transport) as ceramic, pytest.raises(NodeError, match="not a Ceramic"):
         ceramic.register_interest(sort_value="a")

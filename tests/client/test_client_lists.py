@@ -212,7 +212,7 @@ async def test_interests_are_listed_and_removed(store: Store) -> None:
             await ceramic.remove_interest(model)
 
 
-async def test_who_writes_outside_of_the_interests_is_told_once_for_each_model(store):
+async def test_a_writer_outside_of_the_interests_is_warned_once_for_each_model(store):
     async with client_of(store) as ceramic:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")

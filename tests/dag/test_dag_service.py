@@ -168,7 +168,7 @@ async def test_blocks_named_by_cid_v0_are_those_of_the_cid_v1(tmp_path: Path) ->
         assert await read_car(dags, root) == car.encode([root], {root: node, leaf_cid: leaf})
 
 
-async def test_shards_in_no_replica_are_told_apart(tmp_path: Path, rng: random.Random) -> None:
+async def test_shards_in_no_replica_are_distinguished(tmp_path: Path, rng: random.Random) -> None:
     root, blocks = make_dag(3, 100, rng)
     foreign = make_dag(2, 100, rng)
     shards = shards_of(root, blocks, 5000)

@@ -32,7 +32,7 @@ def test_a_car_is_read_whatever_the_order_of_its_blocks(dag, rng):
         source.close()
 
 
-def test_a_car_of_many_roots_wants_to_be_told_which(tmp_path: Path, rng: random.Random) -> None:
+def test_a_car_of_many_roots_needs_one_named(tmp_path: Path, rng: random.Random) -> None:
     first, blocks = make_dag(2, 10, rng)
     second, others = make_dag(2, 10, rng)
     path = tmp_path / "two.car"
@@ -65,7 +65,7 @@ def test_a_damaged_car_is_never_an_ordinary_file(tmp_path: Path) -> None:
             open_source(path)
 
 
-def test_a_car_without_roots_is_told_its_root() -> None:
+def test_a_car_without_roots_needs_its_root_named() -> None:
     with pytest.raises(DagError, match="names no root; say which block is the root"):
         open_source(CARS / "roots_empty.car")
     root = CID.parse("bafyreihl3jbqwutq7wz3etmeiw2zli3pziz3izkme2roqdcwmn4f4yugaa")
@@ -125,7 +125,7 @@ def test_options_of_cars_are_refused_for_other_files(tmp_path: Path) -> None:
         open_source(tmp_path / "file", all_blocks=True)
 
 
-def test_blocks_that_are_not_there_or_not_right_are_told(tmp_path, rng):
+def test_blocks_that_are_not_there_or_not_right_are_reported(tmp_path, rng):
     root, blocks = make_dag(2, 50, rng)
     lacking, changed = list(blocks)[1:]
     path = tmp_path / "part.car"

@@ -52,7 +52,7 @@ def test_a_directory_without_the_wheels_is_refused_by_name(bare, tmp_path, tag):
     assert f"WHEELS={tmp_path} has no wheel of fastecdsa for {sys.executable} ({TAG})" in said
 
 
-def test_a_machine_without_python_is_told_all_it_takes(bare: dict[str, str]) -> None:
+def test_on_a_machine_without_python_all_that_is_missing_is_named(bare: dict[str, str]) -> None:
     _, said = preflight({**bare, "PYTHON": "missing"})
     assert "apt-get install -y python3 python3-venv python3-dev gcc libc6-dev libgmp-dev" in said
     _, said = preflight({**bare, "PYTHON": "missing", "WHEELS": "dist"})

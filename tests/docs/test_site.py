@@ -101,7 +101,7 @@ def test_no_link_of_the_whole_site_is_dead(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_dead_links_are_told(tmp_path: Path) -> None:
+def test_dead_links_are_reported(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text('<a id="here"></a><a href="odd.html"></a>')
     odd = '<a href="none.html"></a><a href="index.html#none"></a><a href="index.html#here"></a>'
     (tmp_path / "odd.html").write_text(odd)

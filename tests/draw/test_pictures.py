@@ -43,7 +43,7 @@ def event(
 FORK = [event("I"), event("A", "I"), event("T1", "A", time=86_400), event("B", "I")]
 
 
-def test_the_decision_and_the_merge_are_told() -> None:
+def test_the_decision_and_the_merge_are_reported() -> None:
     drawn = stream_picture("S", FORK)
     assert drawn.picture.title == "S"
     assert drawn.picture.summary == "4 events, diverged, 1 pruned"
@@ -96,7 +96,7 @@ def test_what_is_not_delivered_is_drawn_and_does_not_count() -> None:
     assert nodes["T3"].details[-1] == "anchor on eip155:1 not looked up"
 
 
-def test_an_expired_capability_is_marked_and_told_of() -> None:
+def test_an_expired_capability_is_marked_and_reported() -> None:
     events = [event("I"), event("A", "I", expires=99), event("T1", "I", time=50)]
     before = stream_picture("", events, now=99)
     assert before.tip.event == "A"

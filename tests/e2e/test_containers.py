@@ -96,7 +96,7 @@ def test_any_number_of_nodes_can_join() -> None:
     assert not any("container_name" in service for service in COMPOSE["services"].values())
 
 
-def test_a_change_of_the_source_installs_no_dependency_anew() -> None:
+def test_a_change_of_the_source_installs_no_dependency_again() -> None:
     """In each stage, all that pip takes from an index is installed before the source comes."""
     for stage in re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]:
         _, copied, rest = stage.partition("COPY recon_node")

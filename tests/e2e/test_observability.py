@@ -72,7 +72,7 @@ def test_every_panel_says_what_its_metrics_mean() -> None:
             assert panel["description"]
 
 
-def test_the_legends_tell_nodes_apart() -> None:
+def test_the_legends_distinguish_nodes() -> None:
     for panel in json.loads(BOARD.read_text())["panels"]:
         for target in panel.get("targets", []) if panel["type"] == "timeseries" else []:
             grouped = re.search(r" by \(([^)]*)\)", target["expr"])

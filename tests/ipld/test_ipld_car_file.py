@@ -57,7 +57,7 @@ def test_what_others_refuse_is_refused_with_the_place_in_the_file(name: str) -> 
 
 
 @pytest.mark.parametrize("name", [*INTACT, "sample-rootless-v42.car", "sample-corrupt-pragma.car"])
-def test_cars_are_told_from_other_files_by_their_first_bytes(name: str) -> None:
+def test_cars_are_distinguished_from_other_files_by_their_first_bytes(name: str) -> None:
     assert looks_like_car((DATA / name).read_bytes()[:BEGINNING_SIZE])
 
 

@@ -245,7 +245,7 @@ async def test_no_store_takes_what_cannot_be_dialled():
         assert [provider.addrs for provider in records.get_providers(b"key")] == [addresses[-1:]]
 
     book = PeerBook(10)
-    book.heard_of(PEER, [*map(str, addresses[1:]), f"{DIALABLE[1]}/p2p/{OTHER}"])
+    book.note_peer(PEER, [*map(str, addresses[1:]), f"{DIALABLE[1]}/p2p/{OTHER}"])
     assert book.get(PEER).addresses == [f"{DIALABLE[0]}/p2p/{PEER}"]
 
 

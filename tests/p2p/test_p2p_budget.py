@@ -68,7 +68,7 @@ def test_the_greediest_peer_is_cut_off_and_not_the_one_that_asks():
     assert crowd.budget.cut_off == 1
 
 
-def test_a_peer_that_is_the_greediest_is_told_so_and_reported():
+def test_the_greediest_peer_gets_an_error_and_is_reported():
     crowd = Crowd(100)
     crowd.join("modest").hold("frames", 30)
     greedy = crowd.join("greedy")
@@ -92,7 +92,7 @@ def test_many_peers_at_one_address_count_together():
     assert "honest" in crowd.accounts
 
 
-def test_a_peer_that_was_cut_off_is_refused_for_a_while_and_then_starts_anew():
+def test_a_peer_that_was_cut_off_is_refused_for_a_while_and_then_starts_again():
     crowd = Crowd(100)
     old = crowd.join("greedy")
     old.hold("frames", 20)  # never closed: a stream that nobody looks after, say

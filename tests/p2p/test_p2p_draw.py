@@ -101,7 +101,7 @@ def test_nobody_is_left_out_however_far_and_small(candidates):
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])
-def test_very_large_and_very_small_weights_are_told_apart(scale):
+def test_very_large_and_very_small_weights_are_distinguished(scale):
     rng = Random(3)
     drawn = Counter(draw([3.0 * scale, 1.0 * scale], 1, rng)[0] for _ in range(4000))
     assert 2850 < drawn[0] < 3150

@@ -87,7 +87,7 @@ async def test_two_fetches_at_once_take_two_streams_and_one_is_kept(host, stream
 
 
 @pytest.mark.parametrize("error", [PeerGoneError("gone"), trio.BrokenResourceError("reset")])
-async def test_a_kept_stream_that_had_ended_is_told_from_a_failure(host, streams, error):
+async def test_a_kept_stream_that_had_ended_is_distinguished_from_a_failure(host, streams, error):
     with pytest.raises(type(error)) as of_new:
         await use(streams, error)
     assert not isinstance(of_new.value, StaleStreamError)

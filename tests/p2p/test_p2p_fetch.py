@@ -89,7 +89,7 @@ def by_hand(store, stream, **changes) -> Fetcher:
     return Fetcher("peer", store, FetchTable(), open_stream, settings, Counters(), account)
 
 
-async def test_who_delivers_a_key_by_its_id_has_told_it_before_others_hear_of_it(
+async def test_a_peer_that_delivers_a_key_by_its_id_is_its_source_before_the_key_is_pushed(
     store, sdk_events, monkeypatch
 ):
     """Else it would be pushed back."""
@@ -108,7 +108,7 @@ async def test_who_delivers_a_key_by_its_id_has_told_it_before_others_hear_of_it
     assert sources == {key: ("peer",) for key, _ in sdk_events}
 
 
-async def test_what_comes_is_admitted_and_what_does_not_is_told(store, sdk_events):
+async def test_what_comes_is_admitted_and_what_does_not_is_reported(store, sdk_events):
     keys = [key for key, _ in sdk_events]
     source = Source(sdk_events[:600])
     fetched = fetcher(store, source)
@@ -117,7 +117,7 @@ async def test_what_comes_is_admitted_and_what_does_not_is_told(store, sdk_event
     assert (fetched.tally.keys_received, fetched.tally.events_received) == (930, 600)
 
 
-async def test_events_that_are_refused_are_told_and_not_asked_for_again(store, sdk_events):
+async def test_events_that_are_refused_are_reported_and_not_asked_for_again(store, sdk_events):
     good, forged = sdk_events[:3], sdk_events[3]
     key, block = forged
     broken = bytearray(block)
@@ -327,7 +327,7 @@ async def test_a_few_keys_of_a_peer_that_sends_stay_its_own(mock_clock):
             assert table.claimed([b"key"], "b") == [b"key"]
 
 
-def test_it_is_remembered_who_told_of_a_key():
+def test_it_is_remembered_who_listed_a_key():
     table = FetchTable()
     table.note_source([b"a", b"b"], "x")
     table.note_source([b"b"], "y")

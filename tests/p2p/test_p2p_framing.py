@@ -84,7 +84,7 @@ def test_a_longer_frame_is_refused_by_its_length_alone(length):
         (b"\x80" * 12, "longer than 9"),
     ],
 )
-def test_a_length_that_is_no_varint_is_refused(prefix, why):
+def test_a_length_that_is_not_a_varint_is_refused(prefix, why):
     decoder = FrameDecoder(64)
     decoder.feed(prefix)
     with pytest.raises(FramingError, match=why):
@@ -145,7 +145,9 @@ async def test_a_peer_that_takes_nothing_is_given_up_on(autojump_clock):
         await FrameStream(left, 10).send([b"hello"], 30)
 
 
-def test_a_node_says_and_takes_as_much_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_sends_and_takes_as_much_as_its_settings_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("RECON_NODE_MESSAGE_BYTES", str(2 * MIB))
     p2p = load_settings(flags={"max_frame": 8 * MIB}).p2p
     assert p2p.max_frame == 8 * MIB

@@ -275,7 +275,7 @@ async def test_a_name_in_an_address_is_looked_up(kind: str) -> None:
         await resolve(Multiaddr("/dns4/nowhere.invalid/tcp/4101"))
 
 
-async def test_a_bug_in_what_is_told_of_new_peers_does_not_end_the_process():
+async def test_a_bug_in_what_is_called_for_new_peers_does_not_end_the_process():
     """The library identifies peers in a system task of trio: its exceptions end everything."""
     announced = []
 

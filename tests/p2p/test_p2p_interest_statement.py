@@ -85,7 +85,7 @@ def test_a_statement_says_exactly_what_the_interests_are(prefixes, known):
 
 
 @given(st.integers(1, 600), st.data())
-def test_a_shard_is_told_by_few_prefixes_and_read_as_one_range(count, data):
+def test_a_shard_is_sent_as_few_prefixes_and_read_as_one_range(count, data):
     shard = Shard.of(data.draw(st.integers(1, count)), count)
     other = Shard.of(data.draw(st.integers(1, count)), count)
     wanted = [Interest("family", "blog", None, None, part) for part in (shard, other)]
@@ -120,7 +120,7 @@ def test_any_bytes_are_read_or_refused(raw):
         assert decode(raw).encode() == raw
 
 
-def test_no_interests_and_the_whole_network_are_told_apart():
+def test_no_interests_and_the_whole_network_are_distinguished():
     assert state(NETWORK, []).ranges(NETWORK) == []
     whole = KeyRange(*network_range(NETWORK))
     assert state(NETWORK, [whole]).prefixes == (b"",)

@@ -43,7 +43,7 @@ def node_with_peers(
     store: Any = SimpleNamespace(keys=keys, wanted=wanted, network=NETWORK)
     book = PeerBook(len(stated))
     for peer_id, ranges in zip(PEERS, stated, strict=False):
-        book.heard_of(peer_id, [f"/ip4/192.0.2.1/tcp/1/p2p/{peer_id}"])
+        book.note_peer(peer_id, [f"/ip4/192.0.2.1/tcp/1/p2p/{peer_id}"])
         book.states(peer_id, ranges)
     return Overlap(store, book), keys
 

@@ -32,7 +32,7 @@ from recon_node.recon import KeyRange
 def book_of(*peer_ids: str, capacity: int = 100, rng=None) -> PeerBook:
     book = PeerBook(capacity, rng)
     for peer_id in peer_ids:
-        book.heard_of(peer_id, [f"/ip4/10.0.0.1/tcp/1/p2p/{peer_id}"])
+        book.note_peer(peer_id, [f"/ip4/10.0.0.1/tcp/1/p2p/{peer_id}"])
     return book
 
 
@@ -45,7 +45,7 @@ async def test_a_failing_peer_is_left_alone_longer_each_time(autojump_clock):
     waits = [book.failed("a") for _ in range(15)]
     bases = [min(AFTER_FAILURE.longest, 2.0**n) for n in range(15)]
     assert all(0.75 * base <= wait <= 1.25 * base for wait, base in zip(waits, bases, strict=True))
-    book.heard_of("nowhere", [])
+    book.note_peer("nowhere", [])
     assert [peer.id for peer in book.choose(5)] == ["b"]
     await trio.sleep(waits[-1] + 1)
     assert {peer.id for peer in book.choose(5)} == {"a", "b"}
@@ -137,19 +137,19 @@ async def test_a_full_book_forgets_the_least_useful():
     book.synced("c", 0.1, 1e9)
     book.failed("c")  # out of reach for now, but it has been there
     for newcomer in "def":
-        book.heard_of(newcomer, ["/ip4/10.0.0.1/tcp/1"])
+        book.note_peer(newcomer, ["/ip4/10.0.0.1/tcp/1"])
         assert {peer.id for peer in book.peers()} == {"a", "c", newcomer}
     book.failed("c", severity=HOPELESS_FAILURES)
-    book.heard_of("g", ["/ip4/10.0.0.1/tcp/1"])
+    book.note_peer("g", ["/ip4/10.0.0.1/tcp/1"])
     assert {peer.id for peer in book.peers()} == {"a", "f", "g"}
 
 
 async def test_hearsay_does_not_displace_what_a_peer_says_of_itself():
     book = PeerBook(10)
     hearsay = [f"/ip4/10.0.0.{number}/tcp/1/p2p/a" for number in range(2 * MAX_ADDRESSES)]
-    book.heard_of("a", hearsay)
-    book.heard_of("a", ["/ip4/10.1.0.1/tcp/1"], first_hand=True)
-    book.heard_of("a", reversed(hearsay))
+    book.note_peer("a", hearsay)
+    book.note_peer("a", ["/ip4/10.1.0.1/tcp/1"], first_hand=True)
+    book.note_peer("a", reversed(hearsay))
     assert book.get("a").addresses == [
         hearsay[0],
         "/ip4/10.1.0.1/tcp/1/p2p/a",
@@ -166,8 +166,8 @@ def test_addresses_are_few_and_the_one_that_worked_comes_first(steps):
             book.reached_at("a", address)
             assert book.get("a").addresses[0] == address
         else:
-            front = book.heard_of("a", ()).addresses[:1]
-            book.heard_of("a", [address.removesuffix("/p2p/a")])
+            front = book.note_peer("a", ()).addresses[:1]
+            book.note_peer("a", [address.removesuffix("/p2p/a")])
             assert book.get("a").addresses[:1] == front or not front
         addresses = book.get("a").addresses
         assert len(addresses) == len(set(addresses)) <= MAX_ADDRESSES

@@ -74,7 +74,7 @@ async def pushing(nursery):
     await trio.testing.wait_all_tasks_blocked()
     host.near = list(PEERS)
     for peer in PEERS:
-        book.heard_of(peer, ())
+        book.note_peer(peer, ())
         book.synced(peer, 0.01, 0.0)
     return store, book, sessions
 
@@ -251,7 +251,7 @@ async def test_news_wait_a_moment_for_a_sync_that_may_bring_them(pushing, autoju
 
 
 @given(st.sets(st.integers(0, 15)), st.data())
-def test_news_reach_exactly_those_who_want_them_and_did_not_tell_us(numbers, data):
+def test_new_keys_reach_exactly_the_peers_that_want_them_and_did_not_send_them(numbers, data):
     """Against the plain rule, key by key."""
     news = [SOME_KEYS[number] for number in numbers]
     bounds = st.sampled_from(BETWEEN)
@@ -290,7 +290,7 @@ async def test_a_push_to_a_large_set_costs_little(tmp_path, sdk_cars, version):
         assert push.bytes_sent + push.bytes_received < 1000
 
 
-def test_few_who_want_a_key_are_all_told_and_of_many_some():
+def test_a_key_is_pushed_to_all_of_few_peers_that_want_it_and_to_some_of_many():
     for many in range(20):
         wants = {f"peer {n}": PushedPart([b"key"], []) for n in range(many)}
         expected = many if many <= ALL_OF_FEW * COPIES else COPIES
@@ -353,7 +353,7 @@ def crowd(pushing):
     store, book, sessions = pushing
     sessions.syncer._host.near += MANY
     for peer in sessions.syncer._host.near:
-        book.heard_of(peer, ())
+        book.note_peer(peer, ())
         book.synced(peer, 0.01, 0.0)
         says(book, peer, *OURS)
     return store, book, sessions
@@ -372,7 +372,7 @@ async def test_each_wave_goes_to_others(crowd, autojump_clock):
     assert len(asked(sessions)) == len(set(asked(sessions))) == WAVES * COPIES
 
 
-async def test_later_waves_leave_out_who_told_us_meanwhile(crowd, autojump_clock):
+async def test_later_waves_leave_out_peers_that_sent_the_key_meanwhile(crowd, autojump_clock):
     store, _, sessions = crowd
     store.arrivals.add([KEY])
     await trio.sleep(LOOPBACK.push_delay + 0.1)

@@ -29,7 +29,7 @@ class Network:
     def __init__(self, *peers: str) -> None:
         self.book = PeerBook(1000)
         for peer in peers:
-            self.book.heard_of(peer, [f"/ip4/10.0.0.1/tcp/1/p2p/{peer}"])
+            self.book.note_peer(peer, [f"/ip4/10.0.0.1/tcp/1/p2p/{peer}"])
         self.connected = set(peers)
         self.cut_off: set[str] = set()
         self.sharing: dict[str, bool] = {}
@@ -88,7 +88,9 @@ async def test_a_network_that_was_cut_in_two_is_joined_within_seconds(watch, aut
     assert network.connected == {"near", *others}
 
 
-async def test_a_dial_into_the_silence_begins_anew_once_another_peer_is_back(watch, autojump_clock):
+async def test_a_dial_into_the_silence_begins_again_once_another_peer_is_back(
+    watch, autojump_clock
+):
     """TCP would send its SYN again only after a while."""
 
     class Silent(Network):

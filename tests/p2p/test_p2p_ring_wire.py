@@ -171,7 +171,7 @@ INTERESTS = encode(InterestRequest((EVERYTHING,)), KeyForm.BYTES)
     ],
     ids=["ends too early", "ends within a message", "garbage"],
 )
-async def test_what_is_no_session_ends_it(autojump_clock, sent, error, text):
+async def test_what_is_not_a_session_ends_it(autojump_clock, sent, error, text):
     with pytest.raises(error, match=text):
         await respond_to(Node({}), sent)
 

@@ -212,7 +212,7 @@ async def test_nodes_without_a_common_interest_say_so(tmp_path, version, monkeyp
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.id)
-async def test_what_lies_above_a_common_interest_is_no_failure(tmp_path, version, monkeypatch):
+async def test_what_lies_above_a_common_interest_is_not_a_failure(tmp_path, version, monkeypatch):
     """Asked for everything, the peer answers for its part, and then for none of the rest."""
     monkeypatch.setattr(network_side, "INTERESTS_PROTOCOL", "/ceramic/interests/not-spoken")
     only = {"versions": [version]}
@@ -346,7 +346,7 @@ async def test_a_node_that_is_alone_says_so_and_again(alone, autojump_clock):
     await trio.sleep(ALONE_INTERVAL)
     assert len(logs) == 3
     near.append("peer")
-    book.heard_of("peer", [])
+    book.note_peer("peer", [])
     await trio.sleep(5 * ALONE_INTERVAL)
     assert len(logs) == 3
 
@@ -356,7 +356,7 @@ async def test_a_node_that_another_one_dials_soon_is_not_alone(alone, autojump_c
     near, book, logs = alone
     await trio.sleep(ALONE_AFTER - 1)
     near.append("peer")
-    book.heard_of("peer", [])
+    book.note_peer("peer", [])
     await trio.sleep(5 * ALONE_INTERVAL)
     assert not logs
     near.clear()
@@ -367,7 +367,7 @@ async def test_a_node_that_another_one_dials_soon_is_not_alone(alone, autojump_c
 async def test_idle_connections_with_strangers_are_closed(nursery, autojump_clock):
     """One with a peer of the book stays, and one on which a stream is open."""
     near, busy, closed, book = ["a node", "busy", "stranger"], {"busy"}, [], PeerBook(10)
-    book.heard_of("a node", [])
+    book.note_peer("a node", [])
 
     async def disconnect(peer_id: str) -> None:
         near.remove(peer_id)
@@ -515,7 +515,7 @@ async def test_a_node_stops_within_seconds_in_the_middle_of_a_sync(tmp_path, sdk
 OTHER = Network.local(8)
 
 
-async def test_a_peer_of_another_network_is_no_success(tmp_path):
+async def test_a_peer_of_another_network_is_not_a_success(tmp_path):
     """The one that was dialled tells the other at once, before its own time for a sync has come."""
     settings = replace(LOOPBACK, discovery=False)
     with capture_logs() as logs:

@@ -137,7 +137,7 @@ GOOD = encode_message(Cip124Message(WHOLE, (ZERO,)))
         (b"", PeerGoneError, "before the session was over"),
     ],
 )
-async def test_what_is_no_recon_message_ends_the_session(wire, error, text):
+async def test_what_is_not_a_recon_message_ends_the_session(wire, error, text):
     with pytest.raises(error, match=text):
         await answer(wire)
 

@@ -92,19 +92,19 @@ async def test_what_does_not_interest_a_peer_is_asked_for_rarely(running, autoju
 
 async def test_peers_are_synced_with_from_time_to_time(running, autojump_clock):
     _, book, sessions = running
-    book.heard_of("a", ["/ip4/127.0.0.1/tcp/1"])
+    book.note_peer("a", ["/ip4/127.0.0.1/tcp/1"])
     await trio.sleep(LOOPBACK.sync_interval * 10)
     assert 8 <= len(sessions.asked) / len(OURS) <= 14
 
 
-async def test_every_range_is_told_to_every_peer_that_does_not_state_its_interests(
+async def test_every_range_is_announced_to_every_peer_that_does_not_state_its_interests(
     nursery, autojump_clock
 ):
     """Twice as many as are drawn in a round (CIP-124: "for every range ... to all peers")."""
     host, book, sessions = Connected(), PeerBook(200), Recorded()
     names = [f"peer {number}" for number in range(2 * LOOPBACK.sync_peers)]
     for name in names:
-        book.heard_of(name, ["/ip4/127.0.0.1/tcp/1"])
+        book.note_peer(name, ["/ip4/127.0.0.1/tcp/1"])
     host.near += names
     nursery.start_soon(
         scheduler(Context(host, Wanting(), book, LOOPBACK, Counters()), sessions).run
@@ -123,7 +123,7 @@ async def test_a_new_interest_is_asked_for_at_once(nursery, autojump_clock):
     nursery.start_soon(scheduler(context, sessions).run)
     await trio.testing.wait_all_tasks_blocked()
     for name in ("near", "far"):
-        book.heard_of(name, ["/ip4/127.0.0.1/tcp/1"])
+        book.note_peer(name, ["/ip4/127.0.0.1/tcp/1"])
     host.near.append("near")
     book.asked_for("near", OURS[1])  # before, it was known not to want the rest
     book.get("near").asked_for_all_at = trio.current_time()
@@ -137,7 +137,7 @@ async def test_peers_that_do_not_exist_keep_nobody_waiting(running, autojump_clo
     syncer, book, sessions = running
     for number in range(2 * MAX_SYNCS):
         addresses = [f"/ip4/10.0.0.{last}/tcp/1" for last in range(8)]
-        book.heard_of(f"fake {number}", addresses)
+        book.note_peer(f"fake {number}", addresses)
         syncer.request(f"fake {number}")
     await trio.sleep(1)
     assert len(syncer._running) == MAX_SYNCS
@@ -153,8 +153,8 @@ async def test_connected_peers_have_their_turn_however_many_others_are_known(
 ):
     syncer, book, sessions = running
     for number in range(90):
-        book.heard_of(f"fake {number}", ["/ip4/10.0.0.1/tcp/1"])
-    book.heard_of("a", ["/ip4/10.0.0.1/tcp/1"])
+        book.note_peer(f"fake {number}", ["/ip4/10.0.0.1/tcp/1"])
+    book.note_peer("a", ["/ip4/10.0.0.1/tcp/1"])
     monkeypatch.setattr(syncer._host, "connected_peers", lambda: ["a"])
     await trio.sleep(LOOPBACK.sync_interval * 10)
     assert 8 <= len(sessions.asked) / len(OURS) <= 14
@@ -176,7 +176,7 @@ async def test_a_peer_that_speaks_no_version_of_recon_is_connected_to_and_no_mor
     running, autojump_clock
 ):
     syncer, book, sessions = running
-    book.heard_of("ceramic-one", ["/ip4/192.0.2.1/tcp/4101"])
+    book.note_peer("ceramic-one", ["/ip4/192.0.2.1/tcp/4101"])
     sessions.unable.add("ceramic-one")
     syncer.request("ceramic-one")
     await trio.sleep(60)
@@ -203,7 +203,7 @@ async def visiting(nursery, far: int, needed: frozenset[str], seconds: float = 1
     book, sessions, host = PeerBook(200), Recorded(), Visited()
     peers = [f"peer{number}" for number in range(far)]
     for peer in peers:
-        book.heard_of(peer, [f"/ip4/192.0.2.1/tcp/4101/p2p/{peer}"])
+        book.note_peer(peer, [f"/ip4/192.0.2.1/tcp/4101/p2p/{peer}"])
         sessions.seconds[peer] = seconds
     context = Context(host, Wanting(), book, LOOPBACK, Counters())
     syncer = scheduler(context, sessions, is_needed=needed.__contains__)
@@ -227,7 +227,7 @@ async def test_a_long_visit_is_not_cut_short_nor_is_a_connection_that_was_asked_
     await trio.sleep(10 * VISIT)
     assert host.near == ["peer0"]
     host, _, syncer = await visiting(nursery, 0, frozenset())
-    syncer._book.heard_of("named", ["/ip4/192.0.2.1/tcp/4101/p2p/named"])
+    syncer._book.note_peer("named", ["/ip4/192.0.2.1/tcp/4101/p2p/named"])
     await trio.testing.wait_all_tasks_blocked()
     syncer.request("named")
     await trio.sleep(0.1)

@@ -174,7 +174,7 @@ def test_no_sketch_goes_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(message.symbols is None for message in sent)
 
 
-def test_a_long_range_that_is_no_interest_of_ours_is_not_sketched(monkeypatch):
+def test_a_long_range_that_is_not_an_interest_of_ours_is_not_sketched(monkeypatch):
     monkeypatch.setattr(coded_answers, "_MAX_SKETCHED", 1_000)
     _, sent = converge(*sides(5_000, {1_500, 2_000, 4_000}), KeyRange(b"001000", b"004500"))
     assert sent[1].estimate is None

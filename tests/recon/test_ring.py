@@ -266,7 +266,7 @@ def asking(side: Side) -> Side:
         (responder, [InterestRequest((EVERYTHING,)), RangeResponse(())]),
     ],
 )
-def test_a_peer_that_breaks_the_protocol_is_told_from_an_honest_one(side, messages):
+def test_a_peer_that_breaks_the_protocol_is_distinguished_from_an_honest_one(side, messages):
     one = side()
     for message in messages[:-1]:
         list(one.take(message))

@@ -105,7 +105,7 @@ def test_symbols_are_those_of_the_document(numbers: list[int]) -> None:
 
 
 @given(st.sets(U64, max_size=300), st.sets(U64, max_size=30), st.sets(U64, max_size=30))
-def test_enough_symbols_tell_the_difference(common, ours, theirs):
+def test_enough_symbols_decode_to_the_difference(common, ours, theirs):
     ours, theirs = ours - common - theirs, theirs - common
     size = symbols_for(len(ours | theirs)) + 40
     difference = decoded(
@@ -137,7 +137,7 @@ def test_the_estimate_leads_to_enough_symbols(differences: int) -> None:
 
 
 @given(st.sets(U64, max_size=30), st.sets(U64, max_size=30), st.integers(1, 12))
-def test_tables_never_tell_of_more_differences_than_there_are(ours, theirs, size):
+def test_tables_never_show_more_differences_than_there_are(ours, theirs, size):
     here, there = sketch_of(ours, size), sketch_of(theirs, size)
     least, differing = least_differences(here.table, there.table), len(ours ^ theirs)
     assert least <= differing

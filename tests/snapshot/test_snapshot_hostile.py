@@ -476,7 +476,7 @@ async def test_a_public_server_redirects_to_public_addresses_only(source, target
 
 
 @pytest.mark.parametrize("name", ["source", "target"])
-async def test_a_name_that_resolves_anew_leads_nowhere_else(monkeypatch, name):
+async def test_a_name_that_resolves_again_leads_nowhere_else(monkeypatch, name):
     """Names are resolved once to be checked and once to be connected (DNS rebinding)."""
     public, private = "127.0.0.2", "127.0.0.1"
     monkeypatch.setattr(web_module, "_is_global", lambda address: address == public)

@@ -153,7 +153,7 @@ def test_a_checkpoint_is_the_token_of_the_last_call(sample: list[Event], tmp_pat
     assert (lines[0], len(lines)) == ('{"reset": true}', 7)
 
 
-def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported(tmp_path: Path) -> None:
     asks = ("raw_events", tmp_path)
     assert "there is no table raw_events" in asked(*asks, code=1).stderr
     Tables(tmp_path, EPOCH)

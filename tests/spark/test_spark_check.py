@@ -69,7 +69,7 @@ def test_what_it_reads_stays_until_it_has_read_it(tables, sample, monkeypatch, d
 
 
 @pytest.mark.parametrize("name", ["raw_events", "stream_tips"])
-def test_a_lost_commit_is_told(tables: Path, name: str) -> None:
+def test_a_lost_commit_is_reported(tables: Path, name: str) -> None:
     """No reader of the table notices: all that was committed later is there, and its position."""
     (tables / name / "_delta_log" / f"{5:020}.json").write_text("")
     for command in ("status", "check"):
@@ -79,7 +79,7 @@ def test_a_lost_commit_is_told(tables: Path, name: str) -> None:
         assert f"spark-sink rebuild {name}" in result.stderr
 
 
-def test_that_no_events_are_there_is_told(tables: Path) -> None:
+def test_that_no_events_are_there_is_reported(tables: Path) -> None:
     shutil.rmtree(tables / "raw_events")
     for command in ("status", "check"):
         result = invoked(command, "--tables", tables)
@@ -96,7 +96,7 @@ def _lose_rows(table: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["raw_events", "conclusion_events", "event_states"])
-def test_rows_that_are_missing_by_their_position_are_told(tables: Path, name: str) -> None:
+def test_rows_that_are_missing_by_their_position_are_reported(tables: Path, name: str) -> None:
     _lose_rows(tables / name)
     fault = f"{name} is at position 60 but has 55 rows, and should have 60"
     for command in ("status", "check"):
@@ -111,7 +111,7 @@ def test_rows_that_are_missing_by_their_position_are_told(tables: Path, name: st
         (["stream_tips", "stream_states"], "it lacks [0-9]+ streams of raw_events"),
     ],
 )
-def test_what_derived_tables_lack_is_told_once_every_row_is_read(tables, names, fault):
+def test_what_derived_tables_lack_is_reported_once_every_row_is_read(tables, names, fault):
     for name in names:
         _lose_rows(tables / name)
     result = invoked("check", "--tables", tables, "--deep")
@@ -136,7 +136,7 @@ def _shorter(file: Path) -> None:
     ("name", "harm"),
     diagonal(["raw_events", "event_states", "stream_states"], [_without, _cut, _shorter]),
 )
-def test_a_file_that_is_gone_or_damaged_is_told(tables, name, harm):
+def test_a_file_that_is_gone_or_damaged_is_reported(tables, name, harm):
     kept = pa.table(Tables(tables, EPOCH).table(name)._table.get_add_actions())["path"].to_pylist()
     harm(tables / name / max(kept))
     shallow = invoked("check", "--tables", tables)

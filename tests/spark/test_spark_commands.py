@@ -132,7 +132,7 @@ def test_a_token_goes_to_a_node_that_wants_it(filled, tmp_path, monkeypatch):
     assert "401" in invoked("status", "--tables", filled, "--url", GONE).stderr
 
 
-def test_a_token_file_that_cannot_be_read_is_told(filled: Path, tmp_path: Path) -> None:
+def test_a_token_file_that_cannot_be_read_is_reported(filled: Path, tmp_path: Path) -> None:
     missing = tmp_path / "none"
     status = ("status", "--tables", filled)
     text = refused(*status, "--token-file", missing)
@@ -195,7 +195,7 @@ def test_status_is_a_health_check(filled: Path, full_node: Node, node: Node) -> 
     assert "name it with --url" in refused(*status, "--max-lag", "1", code=2)
 
 
-def test_a_wrong_directory_is_told(filled: Path) -> None:
+def test_a_wrong_directory_is_reported(filled: Path) -> None:
     for command in (("status",), ("query", "SELECT 1"), ("verify",), ("view", "list")):
         none = filled / "none"
         assert "the directory does not exist" in refused(*command, "--tables", none)
@@ -223,7 +223,7 @@ def test_run_is_refused_before_spark_starts(filled, node, full_node, monkeypatch
     assert "--keep-free is 888.2 PiB; free some space and start again, nothing is" in text
 
 
-def test_the_waiting_for_a_node_is_told_soon_and_with_its_reason(filled, monkeypatch):
+def test_the_waiting_for_a_node_is_reported_soon_and_with_its_reason(filled, monkeypatch):
     monkeypatch.setattr("spark_sink.run.runner._START_TIMEOUT", 2.0)
     monkeypatch.setattr("spark_sink.run.runner.SILENCE", 0.3)
     result = invoked("run", "--url", GONE, "--tables", filled)
@@ -340,7 +340,7 @@ def test_what_cannot_be_meant(options: str, words: str) -> None:
     assert words in refused("run", *options.split(), code=2)
 
 
-def test_a_variable_that_is_no_option_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_not_an_option_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RUN_TABELS", "RUN_TABLES", "QUERY_TABLES", "VIEW_CREATE_TABLES", "TABLES"):
         monkeypatch.setenv(f"SPARK_SINK_{name}", "t")
     warnings = invoked("query", "").stderr.splitlines()[:2]

@@ -38,7 +38,7 @@ def test_plain_parquet_tables_of_an_older_version_are_left_alone(tmp_path: Path)
     assert len(list(tmp_path.rglob("*"))) == 2
 
 
-def test_a_table_is_no_directory_of_tables(tmp_path: Path) -> None:
+def test_a_table_is_not_a_directory_of_tables(tmp_path: Path) -> None:
     """What was made in it, vacuum would take for files of the table."""
     Tables(tmp_path, EPOCH)
     for name in TABLES:
@@ -63,7 +63,7 @@ def test_a_checkpoint_is_not_in_a_table(tmp_path: Path) -> None:
         check_checkpoint(place, tables)
 
 
-def test_a_directory_that_may_not_be_read_is_told(tmp_path, monkeypatch):
+def test_a_directory_that_may_not_be_read_is_reported(tmp_path, monkeypatch):
     def denied(self: Path, *args: object, **named: object) -> bool:
         raise PermissionError(13, "Permission denied")
 

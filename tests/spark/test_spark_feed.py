@@ -138,7 +138,7 @@ def test_a_feed_that_does_not_continue_what_was_read_is_refused(position, epoch,
         feed.check(position, epoch, head)
 
 
-def test_what_is_no_node_is_refused_at_once(full_node: Node) -> None:
+def test_what_is_not_a_node_is_refused_at_once(full_node: Node) -> None:
     with pytest.raises(FeedRefusedError, match="answered 404"):
         Feed(f"{full_node.url}/elsewhere").head()
     long = f"http://{'a' * 64}.test"
@@ -176,7 +176,7 @@ def saying(*greetings: bytes) -> Iterator[str]:
         b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
     ],
 )
-def test_what_speaks_no_http_is_told_at_once(greeting: bytes) -> None:
+def test_what_speaks_no_http_is_reported_at_once(greeting: bytes) -> None:
     with saying(greeting, greeting) as url:
         feed = Feed(url, patience=100)
         words = f"at {url} does not speak HTTP: is it the node's"
@@ -197,7 +197,7 @@ def test_a_node_that_breaks_off_anywhere_is_asked_again() -> None:
         assert Feed(url, patience=100).head() == Head("A", 0, 7)
 
 
-def test_a_token_that_is_missing_or_wrong_is_told_with_how_it_is_given() -> None:
+def test_a_token_that_is_missing_or_wrong_is_reported_with_how_it_is_given() -> None:
     answer = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"
     how = "--token-file or RECON_NODE_TOKEN, or to the source 'recon' by its option token"
     for token, words in ((None, "requires a token"), ("0123", "refuses the token")):

@@ -173,7 +173,7 @@ def test_streams_without_a_model_and_events_without_a_signature(sample, tmp_path
     assert asked(tmp_path, tip) == [(0, 1)]
 
 
-def test_damaged_rows_are_told(sample: list[Event]) -> None:
+def test_damaged_rows_are_reported(sample: list[Event]) -> None:
     raw = feed_rows(sample)
     cars = [b"junk", *raw["car"].to_pylist()[1:]]
     other = raw["stream_cid"].to_pylist()[0]

@@ -205,7 +205,7 @@ def test_made_up_tickets_are_refused(url: str) -> None:
             raw.do_get(ticket).read_all()
 
 
-def test_the_ticket_of_a_feed_is_no_ticket_of_a_query(url: str) -> None:
+def test_the_ticket_of_a_feed_is_not_a_ticket_of_a_query(url: str) -> None:
     """Otherwise a feed could take the place of a query, or a query that of a feed, for ever."""
     with raw_client(url) as raw:
         for sql, said, forgery in (

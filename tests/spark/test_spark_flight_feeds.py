@@ -199,7 +199,7 @@ def test_there_are_only_so_many_feeds(flight: Any) -> None:
     wait_until(is_free, "the slots are free again")
 
 
-def test_a_table_that_is_made_anew_ends_its_feed(tmp_path: Path) -> None:
+def test_a_table_that_is_rebuilt_ends_its_feed(tmp_path: Path) -> None:
     fill(tmp_path, ROWS.slice(0, 20))
 
     def anew() -> None:

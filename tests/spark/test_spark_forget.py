@@ -163,7 +163,7 @@ def test_it_goes_on_after_a_kill(tables: Path, monkeypatch: pytest.MonkeyPatch) 
     told("check", "--deep", "--tables", tables)
 
 
-def test_what_is_wrong_is_told(tables: Path) -> None:
+def test_what_is_wrong_is_reported(tables: Path) -> None:
     assert "is not a StreamID" in told("forget", "--tables", tables, "x", "--yes", code=2)
     assert invoked("forget", "--tables", tables, DID, stdin="n\n").exit_code == 1
     assert SECRET.decode() in str(table_rows(tables, "stream_states"))

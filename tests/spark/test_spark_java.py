@@ -69,6 +69,6 @@ def test_the_given_java_drops_one_argument_and_nothing_else(tmp_path: Path) -> N
     assert not home.exists()
 
 
-def test_a_machine_without_localhost_is_told_what_to_add() -> None:
+def test_on_a_machine_without_localhost_what_to_add_is_named() -> None:
     error = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
     assert "add '127.0.0.1 localhost' to /etc/hosts" in str(spark_session.translate(error))

@@ -52,7 +52,7 @@ def test_a_small_container_gets_a_small_spark(limit: int | None, heap: str, task
     assert (heap_within(limit), tasks_within(limit)) == (heap, tasks)
 
 
-def test_what_the_kernel_did_is_told() -> None:
+def test_what_the_kernel_did_is_reported() -> None:
     before = MemoryAllowance(1200 * 1024**2, 1)
     assert why_killed(before, before, None) is None
     assert why_killed(before, before, 1) is None

@@ -49,7 +49,7 @@ def test_what_spark_adds_is_not_refused() -> None:
     ("options", "message"),
     vectors.load("spark/option_refusals"),
 )
-def test_wrong_options_are_told(options: dict[str, str], message: str) -> None:
+def test_wrong_options_are_reported(options: dict[str, str], message: str) -> None:
     with pytest.raises(SinkError, match=message):
         parse(**options)
 

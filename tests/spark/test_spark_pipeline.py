@@ -189,7 +189,7 @@ def test_lost_events_and_another_log_are_loud(pipeline, sample, tmp_path):
 @pytest.mark.parametrize("name", ["raw_events", "event_states"])
 @pytest.mark.long
 @pytest.mark.usefixtures("long_batches")
-def test_what_a_worker_cannot_write_is_told(pipeline, sample, name):
+def test_what_a_worker_cannot_write_is_reported(pipeline, sample, name):
     """And nothing of it is lost: the next run goes on."""
     pipeline.node.add(sample[:60])
     sink = pipeline.sink()
@@ -246,7 +246,7 @@ def test_as_a_batch_table(spark: SparkSession, full_node: Node, sample: list[Eve
     )
 
 
-def test_errors_are_told_in_one_line(spark: SparkSession) -> None:
+def test_errors_are_reported_in_one_line(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="needs the option url") as caught:
         spark.readStream.format("recon").load().writeStream.format(
             "noop"
@@ -300,7 +300,7 @@ def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
 
 
 @pytest.mark.long
-def test_it_is_found_by_its_name_in_a_session_that_was_told_nothing(spark, full_node, sample):
+def test_it_is_found_by_its_name_without_being_registered(spark, full_node, sample):
     """What Spark finds when it looks through Python's modules; nothing was registered here."""
     models = [e.header.model for e in sample if e.header is not None]
     busiest, documents = Counter(map(str, models)).most_common(1)[0]

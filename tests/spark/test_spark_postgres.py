@@ -294,7 +294,7 @@ def _position(database: Server) -> list[Any]:
         return []
 
 
-def test_it_waits_for_a_database_and_stops_when_it_is_told(tmp_path: Path) -> None:
+def test_it_waits_for_a_database_and_stops_on_a_signal(tmp_path: Path) -> None:
     sink = filled(tmp_path / "tables", ROWS.slice(0, 40), names=["stream_states"])
     with server() as own:
         own.stop()
@@ -319,7 +319,7 @@ def await_copy(process: subprocess.Popen[str]) -> None:
     assert any(json.loads(line)["event"] == "copied" for line in process.stdout)
 
 
-def test_what_is_wrong_is_told(database: Server, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported(database: Server, tmp_path: Path) -> None:
     command = ("export", "postgres", "--once", "--tables", tmp_path, "--to")
     for address in (database.url, "postgresql://127.0.0.1:1/"):
         assert "there is no table stream_states" in told(*command, address, code=1)

@@ -257,7 +257,7 @@ def test_rows_come_in_their_order_and_all_of_them(tables: Path) -> None:
     ("sql", "words"),
     vectors.load("spark/query_refusals"),
 )
-def test_what_is_wrong_is_told_in_one_line(tables: Path, sql: str, words: str) -> None:
+def test_what_is_wrong_is_reported_in_one_line(tables: Path, sql: str, words: str) -> None:
     text = refused("--tables", tables, sql)
     assert words in text
     assert "site-packages" not in text
@@ -360,7 +360,7 @@ for directory in map(Path, closed):
 """
 
 
-def test_what_may_not_be_read_is_told(sample: list[Event], tmp_path: Path) -> None:
+def test_what_may_not_be_read_is_reported(sample: list[Event], tmp_path: Path) -> None:
     """In one line, to who asks for it; the other tables can be read."""
     filled(tmp_path, feed_rows(sample[:40]), names=["stream_tips"])
     tips = tmp_path / "stream_tips"

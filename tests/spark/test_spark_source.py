@@ -102,7 +102,7 @@ def test_a_filter_is_the_node_s_and_positions_stay(full_node: Node, sample: list
     assert positions_of(full_node.url, STREAMID=stream_id) == streams[bytes(init.cid)]
 
 
-def test_a_filter_that_the_node_refuses_is_told(full_node: Node) -> None:
+def test_a_filter_that_the_node_refuses_is_reported(full_node: Node) -> None:
     feed = Feed(full_node.url, filters={"streamId": "nonsense"})
     with pytest.raises(SinkError, match="400: streamId: "):
         next(feed.read(0, 9, feed.head().epoch))
@@ -120,7 +120,7 @@ def three_times(node: Node, sample: list[Event]) -> list[str]:
     return times
 
 
-def test_reading_starts_and_ends_where_it_is_told(node: Node, sample: list[Event]) -> None:
+def test_reading_starts_and_ends_where_the_options_say(node: Node, sample: list[Event]) -> None:
     first, second, third = three_times(node, sample)
     milliseconds = str(int(datetime.fromisoformat(second).timestamp() * 1000))
     ages = {"startingTimestamp": "1999-12-31", "endingTimestamp": "2999-12-31T12:00:00+02:00"}
@@ -171,24 +171,24 @@ def test_reading_starts_and_ends_where_it_is_told(node: Node, sample: list[Event
         ({"startingTimestamp": "2999-01-01"}, "startingTimestamp 2999-01-01 is in the future of"),
     ],
 )
-def test_bounds_that_the_feed_does_not_have_are_told(full_node, options, message):
+def test_bounds_that_the_feed_does_not_have_are_reported(full_node, options, message):
     with pytest.raises(SinkError, match=message):
         positions_of(full_node.url, **options)
 
 
-def test_a_start_that_the_feed_has_dropped_is_told() -> None:
+def test_a_start_that_the_feed_has_dropped_is_reported() -> None:
     options = SourceOptions.parse({"url": "http://node", "startingOffset": "931"})
     with pytest.raises(SinkError, match=r"931 is before .* dropped those up to position 1000"):
         options.start(Head("A", 1000, 2000))
 
 
-def test_a_stream_without_end_cannot_be_told_where_to_end(full_node: Node) -> None:
+def test_a_stream_without_end_takes_no_end(full_node: Node) -> None:
     reader = stream_reader(full_node.url, endingTimestamp="2026-01-01")
     with pytest.raises(SinkError, match=r"endingTimestamp 2026-01-01 is for .*availableNow=True"):
         reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
 
 
-def test_a_node_that_knows_no_times_is_told(full_node: Node) -> None:
+def test_a_node_that_knows_no_times_is_reported(full_node: Node) -> None:
     feed = Feed(f"{full_node.url}/elsewhere", patience=0)
     with pytest.raises(FeedRefusedError, match="does not know when it delivered events"):
         find_time(feed, 5)

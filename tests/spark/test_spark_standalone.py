@@ -128,7 +128,7 @@ def test_spark_submit_runs_spark_sink(cluster: Cluster, full_node: Node, tmp_pat
 
 
 @pytest.mark.long
-def test_what_spark_submit_is_told_holds(cluster: Cluster, tmp_path: Path) -> None:
+def test_settings_of_spark_submit_hold(cluster: Cluster, tmp_path: Path) -> None:
     """Above the package's own settings, below those that are given here."""
     names = ("spark.master", "spark.ui.enabled", "spark.sql.shuffle.partitions", "spark.x")
     script = tmp_path / "script.py"
@@ -146,7 +146,7 @@ def test_what_spark_submit_is_told_holds(cluster: Cluster, tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_a_directory_that_workers_do_not_see_is_told(cluster, full_node, tmp_path):
+def test_a_directory_that_workers_do_not_see_is_reported(cluster, full_node, tmp_path):
     """It is another directory for each process, as on machines that do not share it."""
     tables = Path("/proc/self/cwd/unshared")
     line = refused(cluster, *SPARK_SINK, *run_options(cluster, full_node, tables))
@@ -154,7 +154,7 @@ def test_a_directory_that_workers_do_not_see_is_told(cluster, full_node, tmp_pat
 
 
 @pytest.mark.long
-def test_workers_without_the_package_are_told(cluster, full_node, tmp_path):
+def test_workers_without_the_package_are_reported(cluster, full_node, tmp_path):
     packages = tmp_path / "packages"
     packages.mkdir()
     own = ("recon_node", "spark_sink", "pyspark_recon", "__editable__", "_recon_node")
@@ -176,7 +176,9 @@ def test_workers_without_the_package_are_told(cluster, full_node, tmp_path):
 
 
 @pytest.mark.long
-def test_a_cluster_without_room_is_told(cluster: Cluster, full_node: Node, tmp_path: Path) -> None:
+def test_a_cluster_without_room_is_reported(
+    cluster: Cluster, full_node: Node, tmp_path: Path
+) -> None:
     options = run_options(cluster, full_node, tmp_path, **{"spark.executor.memory": "9g"})
     code = (
         "import sys; from spark_sink.run import runner; runner.WORKERS_PATIENCE = 2.0; "
@@ -187,7 +189,7 @@ def test_a_cluster_without_room_is_told(cluster: Cluster, full_node: Node, tmp_p
     assert "An executor needs more than 9g" in line
 
 
-def test_a_master_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+def test_a_master_that_is_not_there_is_reported_at_once(tmp_path: Path) -> None:
     # Spark itself tries for a minute; here it is not even started.
     none = Java(Path("/nowhere/java"), 17)
     with kept_port() as port:

@@ -147,7 +147,9 @@ def test_two_drivers_of_one_machine_are_told_at_once(store: Location) -> None:
     ],
 )
 @pytest.mark.usefixtures("_environment")
-def test_what_is_wrong_with_a_store_is_told_in_a_sentence(where, variables, message, monkeypatch):
+def test_what_is_wrong_with_a_store_is_reported_in_a_sentence(
+    where, variables, message, monkeypatch
+):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     soon = ("--storage-option", "max_retries=1")
@@ -157,7 +159,7 @@ def test_what_is_wrong_with_a_store_is_told_in_a_sentence(where, variables, mess
     assert len(line) < 330
 
 
-def test_what_a_store_answers_is_told_in_a_sentence() -> None:
+def test_what_a_store_answers_is_reported_in_a_sentence() -> None:
     """As S3, MinIO and the SDK say it."""
     for text, message in (
         ("<Code>InvalidAccessKeyId</Code>", "does not accept the credentials"),

@@ -185,7 +185,7 @@ def test_what_delta_rs_merges_into_a_table_is_in_small_row_groups(sample, tmp_pa
     assert_tables(tmp_path, rows.to_pylist())
 
 
-def test_history_as_other_writers_tell_it(tmp_path: Path) -> None:
+def test_history_as_other_writers_write_it(tmp_path: Path) -> None:
     Tables(tmp_path, EPOCH, ())
     for text, words in (
         ("7 days", timedelta(days=7)),

@@ -364,7 +364,7 @@ def test_behind_a_table_of_the_same_log_rows_keep_their_order() -> None:
     assert (placement.read_position_at(15), placement.read_position_at(17)) == (10, 12)
 
 
-def test_events_are_told_apart_by_their_digests() -> None:
+def test_events_are_distinguished_by_their_digests() -> None:
     cids = pa.array([cid_of(event) for event in range(5)], pa.binary())
     assert [bytes(digest) for digest in ids_of(cids.slice(1, 3)).tolist()] == [
         cid_of(event)[-16:] for event in (1, 2, 3)

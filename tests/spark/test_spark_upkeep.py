@@ -93,7 +93,7 @@ def test_optimize_sorts_by_stream(sample, tmp_path, monkeypatch):
     assert table["name"] == "raw_events"
 
 
-def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) -> None:
+def test_vacuum_keeps_what_its_option_says(sample: list[Event], tmp_path: Path) -> None:
     rows = feed_rows(sample[:200])
     sink = fill(tmp_path, rows)
     sink.tables.set_retention(Retention(5.0))
@@ -136,7 +136,7 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["conclusion_events", "stream_states"])
-def test_a_derived_table_is_made_anew(begun, tmp_path, monkeypatch, name):
+def test_a_derived_table_is_rebuilt(begun, tmp_path, monkeypatch, name):
     """In one commit, after which it goes on as if nothing had been."""
     monkeypatch.setattr(maintenance, "COMMAND", child_process.COMMAND)
     rows = ROWS
@@ -160,7 +160,7 @@ def test_a_derived_table_is_made_anew(begun, tmp_path, monkeypatch, name):
     assert_tables(tmp_path, rows.to_pylist())
 
 
-def test_tables_that_were_computed_by_other_rules_are_made_anew(sample, tmp_path, monkeypatch):
+def test_tables_that_were_computed_by_other_rules_are_rebuilt(sample, tmp_path, monkeypatch):
     rows = feed_rows(sample[:30])
     with monkeypatch.context() as older:
         older.setattr("spark_sink.schema.RULES", 1)
@@ -191,7 +191,7 @@ def test_a_rebuild_that_breaks_off_has_changed_nothing(sample: list[Event], tmp_
         rebuild(tmp_path / "none", "stream_tips", None, stop)
 
 
-def test_everything_is_made_anew_from_the_node(node: Node, tmp_path: Path) -> None:
+def test_everything_is_rebuilt_from_the_node(node: Node, tmp_path: Path) -> None:
     """What it was before does not matter, not even that it was wrong."""
     node.add_scenario(TRAP)
     feed = node.feed()
@@ -246,7 +246,7 @@ def test_raw_events_that_were_lost_are_read_again(tmp_path, monkeypatch, begun):
         assert_tables(directory, rows.to_pylist())
 
 
-def test_the_files_of_a_table_made_anew_are_moved(sample, tmp_path, monkeypatch):
+def test_the_files_of_a_rebuilt_table_are_moved(sample, tmp_path, monkeypatch):
     """By one commit, which says all that others ask for: changes, older versions, statistics."""
     monkeypatch.setattr(staging, "ROW_GROUP", 8)
     rows = feed_rows(sample[:120])
@@ -351,7 +351,7 @@ def test_a_rebuild_waits_for_a_node_that_is_away_for_a_moment(node, sample, tmp_
     assert "cannot be reached" in told("rebuild", *gone, code=1)
 
 
-def test_what_arrow_cannot_do_is_told_in_a_line(sample, tmp_path, monkeypatch):
+def test_what_arrow_cannot_do_is_reported_in_a_line(sample, tmp_path, monkeypatch):
     fill(tmp_path, feed_rows(sample[:20]))
 
     def fail(*args: Any) -> None:

@@ -62,7 +62,7 @@ def test_the_node_of_this_machine_is_the_default(tmp_path, monkeypatch):
     assert context.params["url"] == DEFAULT_URL
 
 
-def test_a_node_that_does_not_answer_is_told_at_once(sound, monkeypatch):
+def test_a_node_that_does_not_answer_is_reported_at_once(sound, monkeypatch):
     """It was waited for two minutes, without a word."""
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
     with kept_port() as port:
@@ -130,7 +130,7 @@ def test_what_the_node_lacks_is_found(node: Node, sound: Path, tmp_path: Path) -
     assert (answer["missing"], answer["extra"]) == ([first.hex()], [other.hex()])
 
 
-def test_the_node_tells_hashes_of_any_part(node, node_processes, tmp_path):
+def test_the_node_returns_hashes_of_any_part(node, node_processes, tmp_path):
     """With more events than one answer lists, in one stream."""
     full = Node(node_processes, tmp_path / "node")
     key = SigningKey(bytes(32))

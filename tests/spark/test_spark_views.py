@@ -329,7 +329,7 @@ def test_programs_see_views_by_flight_sql(tmp_path: Path) -> None:
         assert [row["title"] for row in rows] == ["one", "two", "uno"]
 
 
-def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported(tmp_path: Path) -> None:
     filled(tmp_path, [MODEL, POST])
     for arguments, what in (
         (["create", "nonsense"], "is not a StreamID"),

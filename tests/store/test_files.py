@@ -163,13 +163,15 @@ def test_a_directory_with_other_uses_is_not_closed_to_others(tmp_path: Path, use
 
 
 @pytest.mark.parametrize("name", ["lost+found", ".recon-node.part"])
-def test_a_directory_of_the_disk_or_for_drafts_is_no_other_use(tmp_path: Path, name: str) -> None:
+def test_a_directory_of_the_disk_or_for_drafts_is_not_another_use(
+    tmp_path: Path, name: str
+) -> None:
     (tmp_path / name).mkdir()
     tmp_path.chmod(0o755)
     assert tmp_path in private_directory(tmp_path)
 
 
-def test_a_file_that_disappears_meanwhile_is_no_error(tmp_path: Path, monkeypatch) -> None:
+def test_a_file_that_disappears_meanwhile_is_not_an_error(tmp_path: Path, monkeypatch) -> None:
     """A running node replaces files in its directory while another one tries to start in it."""
     kept, gone = tmp_path / "kept", tmp_path / "gone"
     kept.write_text("")

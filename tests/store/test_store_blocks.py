@@ -97,7 +97,7 @@ def _of_another_version(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_overwrite, _of_another_log, _of_another_version, Path.unlink])
-async def test_an_unusable_index_is_made_anew(tmp_path, spoil, pages):
+async def test_an_unusable_index_is_rebuilt(tmp_path, spoil, pages):
     cars = sdk_sample.cars()[:20]
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_local(cars)

@@ -221,7 +221,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-async def test_a_damaged_file_is_told_never_replaced_and_can_be_repaired(log, original, damage):
+async def test_a_damaged_file_is_reported_never_replaced_and_can_be_repaired(log, original, damage):
     path = log / log_schema.FILE_NAME
     damage(path)
     before = path.read_bytes()

@@ -57,7 +57,7 @@ def test_any_change_of_a_car_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("size", [100, 16_000, 16_300, 16_400, 900_000])
-def test_large_events_are_told_without_parsing(size: int) -> None:
+def test_large_events_are_recognized_without_parsing(size: int) -> None:
     """To parse one of 480 kB took 0.3 s, each time that somebody read it."""
     event = init_event(KEYS[0], MODEL, {"a": "x" * size}, unique=b"u")
     assert is_plainly_sound(event.car, event.cid)

@@ -120,7 +120,7 @@ async def test_a_time_among_events_without_times_has_no_place(tmp_path: Path) ->
         assert await times_of(store) == [None] * old + [7_000] * (store.head - old)
 
 
-async def test_who_asks_during_a_commit_hears_of_its_events(store: Store) -> None:
+async def test_a_question_during_a_commit_is_answered_with_its_events(store: Store) -> None:
     """A commit notes its time, and is seen a moment later."""
     Clock(store, 50.0)
     begun, may_end = threading.Event(), threading.Event()

@@ -104,7 +104,7 @@ async def test_every_new_key_arrives_delivered_or_not(store):
     assert store.arrivals.since(3) == []
 
 
-async def test_a_reader_that_lags_too_far_behind_is_told_so(nursery):
+async def test_a_reader_that_lags_too_far_behind_gets_none(nursery):
     arrivals = Arrivals(remembered=3)
     woken = []
 

@@ -113,7 +113,7 @@ async def test_closing_writes_what_was_handed_in(tmp_path: Path) -> None:
         assert store.head == len(events)
 
 
-async def test_closing_takes_no_longer_than_told(tmp_path: Path) -> None:
+async def test_closing_takes_no_longer_than_drain_seconds(tmp_path: Path) -> None:
     world = World(4, streams=10, events=300)
     cars = [event.car for event in world.events.values()]
     settings = StoreSettings(drain_seconds=0, max_batch_events=20)

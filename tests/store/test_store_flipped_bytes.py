@@ -47,7 +47,7 @@ def flip(log: Path, directory: Path, at: int, value: int) -> Path:
 
 
 @pytest.mark.parametrize("flips", [10, pytest.param(300, marks=pytest.mark.long)])
-def test_a_flipped_byte_is_told_and_repaired(log, tmp_path, rng, flips):
+def test_a_flipped_byte_is_reported_and_repaired(log, tmp_path, rng, flips):
     content = (log / log_schema.FILE_NAME).read_bytes()
     used = [at for at, byte in enumerate(content) if byte]
     events = read_info(log).events

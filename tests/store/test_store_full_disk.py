@@ -34,7 +34,7 @@ def test_a_full_disk_is_survived(tmp_path: Path) -> None:
     assert done.stdout.count("The disk has room again") == 1
 
 
-async def test_every_caller_is_told_that_the_disk_is_full_and_the_operator_once(tmp_path):
+async def test_a_full_disk_is_an_error_for_every_caller_and_is_logged_once(tmp_path):
     world, more = World(1), World(2, streams=40, events=200)
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         await store.admit_local([event.car for event in world.events.values()])

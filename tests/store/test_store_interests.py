@@ -150,7 +150,7 @@ async def test_peers_events_outside_the_interests_are_refused(store: Store, worl
         (lambda: Interest("model", "value", "did:key:z", None, Shard.of(1, 2)), "not both"),
     ],
 )
-def test_an_interest_that_is_no_range_is_refused(make, message):
+def test_an_interest_that_is_not_a_range_is_refused(make, message):
     with pytest.raises(InvalidInterestError, match=message):
         make()
 
@@ -212,7 +212,7 @@ async def test_a_removal_outlives_a_restart(tmp_path: Path, world: World) -> Non
         assert store.wanted.all == (kept,)
 
 
-async def test_those_who_wait_hear_of_each_change(store, world, nursery):
+async def test_waiters_wake_at_each_change(store, world, nursery):
     interest = interests_of(world)[0]
     heard: list[tuple[Interest, ...]] = []
 
@@ -245,7 +245,7 @@ async def test_the_log_keeps_none_of_the_settings(tmp_path: Path, world: World) 
         assert store.wanted.all == (added,)
 
 
-async def test_a_stream_under_another_model_or_controller_is_no_dead_end(store, world):
+async def test_a_stream_under_another_model_or_controller_is_not_a_dead_end(store, world):
     """If the stream is here, its init event says what would match."""
     init = next(iter(world.headers))
     stream, held = world.events[init].stream_id(), world.headers[init]

@@ -124,7 +124,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, commits: int) -> None:
     monkeypatch.setattr(event_table, "_commit", interrupted)
 
 
-def test_a_damaged_row_is_told_and_the_table_stays(tmp_path: Path) -> None:
+def test_a_damaged_row_is_reported_and_the_table_stays(tmp_path: Path) -> None:
     of_the_version_before(tmp_path / "log", 50)
     change = "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = replace(sql, {}, {})"
     strict, loose = "'kind     TEXT NOT NULL'", "'kind     TEXT'"

@@ -272,7 +272,9 @@ async def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> Non
             pass
 
 
-async def test_damage_that_is_met_later_is_told_and_reads_of_the_rest_go_on(tmp_path: Path) -> None:
+async def test_damage_that_is_met_later_is_reported_and_reads_of_the_rest_go_on(
+    tmp_path: Path,
+) -> None:
     world = World(1, streams=20, events=200)
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_remote(world.offers())

@@ -177,7 +177,7 @@ def test_documents_of_public_models_fit_their_types() -> None:
     assert refused > 5_000  # wrong types, and missing and unknown members; lengths have no types
 
 
-def test_a_document_is_no_model() -> None:
+def test_a_document_is_not_a_model() -> None:
     document = StreamId(StreamType.MODEL_INSTANCE, MODEL.cid)
     with (
         Ceramic("http://127.0.0.1:1") as ceramic,
@@ -216,7 +216,7 @@ def test_strangers_texts_do_not_become_code(roots: Any, name: str, description: 
 
 
 @pytest.mark.parametrize("member", ["plain", "not plain"])
-def test_descriptions_are_no_doctests_and_switch_no_checker_off(member: str) -> None:
+def test_descriptions_are_not_doctests_and_switch_no_checker_off(member: str) -> None:
     for description in (">>> 1 / 0", "# mypy: ignore-errors", "mypy: ignore-errors", "ruff: noqa"):
         schema = {"properties": {member: {"type": "string"}}}
         code = typed_dicts({MODEL: definition(schema, description=description)})

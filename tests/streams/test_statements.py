@@ -156,7 +156,7 @@ def test_a_prev_that_names_a_copy_names_the_statement() -> None:
     assert statements_of([init, other, event, merge]).events[-1].prevs == (event.cid,)
 
 
-def test_a_badly_signed_event_is_no_copy() -> None:
+def test_a_badly_signed_event_is_not_a_copy() -> None:
     init = init_event(P256, MODEL.stream_id(), {"n": 0}, unique=b"u")
     event = data_event(P256, init, [init.cid], [])
     bad = forged(event)

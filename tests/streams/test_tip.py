@@ -52,7 +52,7 @@ def _figure(name: str) -> Tip[str]:
     return select_tip(map(_event, figure["events"]))
 
 
-def test_reasons_tell_which_rule_decided_each_fork() -> None:
+def test_reasons_name_the_rule_that_decided_each_fork() -> None:
     rules = [(r.rule, r.winner, r.rivals) for r in _figure("the rules figure").reasons]
     assert rules == [(Rule.EARLIEST_TIME, "A", ("B",)), (Rule.EARLIEST_TIME, "E", ("F",))]
     lowest = _figure("equal times").reasons

@@ -113,7 +113,7 @@ OTHER = str(StreamId(StreamType.MODEL_INSTANCE, MODEL.cid))
         {"root": OTHER, "previous": [OTHER] * (MAX_PREVIOUS + 1)},
     ],
 )
-def test_links_of_another_shape_are_no_links(links: Any) -> None:
+def test_links_of_another_shape_are_not_links(links: Any) -> None:
     assert message_of(message(0, {"thread": links})) is None
     assert list(read(message(0, {"thread": links, "other": ROOT})).tangles) == ["other"]
 

@@ -162,7 +162,9 @@ class PeerBook:
         """Return what is known of a peer, or None."""
         return self._peers.get(peer_id)
 
-    def heard_of(self, peer_id: str, addresses: Iterable[str], *, first_hand: bool = False) -> Peer:
+    def note_peer(
+        self, peer_id: str, addresses: Iterable[str], *, first_hand: bool = False
+    ) -> Peer:
         """Add a peer, or addresses to it, after those that are known; return it.
 
         Args:
@@ -196,7 +198,7 @@ class PeerBook:
 
     def reached_at(self, peer_id: str, address: str) -> None:
         """Note the address at which a peer was reached; it is the first to be tried next time."""
-        peer = self.heard_of(peer_id, ())
+        peer = self.note_peer(peer_id, ())
         if peer.addresses[:1] != [address]:
             others = [other for other in peer.addresses if other != address]
             peer.addresses = [address, *others][:MAX_ADDRESSES]
@@ -215,7 +217,7 @@ class PeerBook:
                 as a failure: it can happen to anyone, but a peer that always does it is asked less
                 and less.
         """
-        peer = self.heard_of(peer_id, ())
+        peer = self.note_peer(peer_id, ())
         peer.latency = peer.latency if latency is None else latency
         peer.last_sync = now
         self.version += 1
@@ -230,14 +232,14 @@ class PeerBook:
 
         It does not show that the peer can be reached.
         """
-        self.heard_of(peer_id, ()).last_visit = now
+        self.note_peer(peer_id, ()).last_visit = now
 
     def differed(self, peer_id: str, keys: int, of: int) -> None:
         """Note that a peer and this node differed.
 
         One of them lacked `keys` keys of the `of` that this node has.
         """
-        peer = self.heard_of(peer_id, ())
+        peer = self.note_peer(peer_id, ())
         now = trio.current_time()
         share = keys / max(1.0, of * peer.overlap)
         peer.behind = peer.behind.set(min(1.0, peer.behind.now(now) + share), now)
@@ -253,7 +255,7 @@ class PeerBook:
             at_least: the least seconds to leave the peer alone.
             misled: whether it listed what it did not supply; assumed of more severe failures.
         """
-        peer = self.heard_of(peer_id, ())
+        peer = self.note_peer(peer_id, ())
         now = trio.current_time()
         peer.failed = peer.failed.plus(severity, now)
         if misled or severity > 1:
@@ -272,7 +274,7 @@ class PeerBook:
 
     def served(self, peer_id: str, *, events: int = 0, size: int = 0) -> None:
         """Count events that a peer fetched, or their bytes."""
-        peer = self.heard_of(peer_id, ())
+        peer = self.note_peer(peer_id, ())
         peer.events_served += events
         if events:
             peer.moved = trio.current_time()
@@ -292,7 +294,7 @@ class PeerBook:
 
         They are ascending and apart, and count until `no_longer_states`.
         """
-        peer = self.heard_of(peer_id, ())
+        peer = self.note_peer(peer_id, ())
         peer.stated = Stated(ranges)
         peer.interests, peer.declined = [], []
 
@@ -316,7 +318,7 @@ class PeerBook:
 
     def asked_for(self, peer_id: str, key_range: KeyRange) -> None:
         """Note a range with which a peer started a session: one of its interests."""
-        peer = self.heard_of(peer_id, ())
+        peer = self.note_peer(peer_id, ())
         if self.has_stated(peer_id):
             return
         self._observe(peer)
@@ -334,7 +336,7 @@ class PeerBook:
         `answered` is the part that the peer answered for; None: it wants nothing of the range. What
         is above that part remains unknown.
         """
-        peer = self.heard_of(peer_id, ())
+        peer = self.note_peer(peer_id, ())
         if self.has_stated(peer_id):
             return
         self._observe(peer)
@@ -417,7 +419,7 @@ class PeerBook:
             ValueError, TypeError, LookupError: `rows` is something else.
         """
         for row in rows:
-            peer = self.heard_of(str(row["id"]), [str(address) for address in row["addresses"]])
+            peer = self.note_peer(str(row["id"]), [str(address) for address in row["addresses"]])
             if not peer.addresses:  # earlier versions also kept addresses that cannot be dialled
                 self.forget(peer.id)
                 continue

@@ -104,7 +104,7 @@ class Candidates:
             addresses = others
         if self._book.get(peer_id) is None and not any(map(is_dialable, addresses)):
             return False
-        peer = self._book.heard_of(peer_id, addresses)
+        peer = self._book.note_peer(peer_id, addresses)
         now = trio.current_time()
         if sort_value is not None:
             self._remember(peer_id, sort_value, now)

@@ -461,7 +461,7 @@ class SyncScheduler:
         us, with what is due first. The peer should learn our interests, and two sides that only ask
         for what the other asked for would keep narrowing each other down.
         """
-        peer = self._book.heard_of(peer_id, ())
+        peer = self._book.note_peer(peer_id, ())
         now = trio.current_time()
         is_known = self._book.has_stated(peer_id)
         if is_known or now < peer.asked_for_all_at + ASK_FOR_ALL_EVERY:
