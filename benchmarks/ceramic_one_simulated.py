@@ -1,7 +1,7 @@
 """The wire that ceramic-one runs today (`/ceramic/recon/0.1.0`), simulated to the message.
 
 Written from the behaviour of the open-source node ceramicnetwork/rust-ceramic. A range that
-differs is split in two, or its keys are told one range each where it holds at most four. Every
+differs is split in two, or its keys are sent one range each where it holds at most four. Every
 range is a CBOR message of its own with both bounds in full, and the initiator has at most twenty of
 them in flight; what waits is taken last in, first out. Both sides learn the difference.
 

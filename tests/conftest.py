@@ -142,7 +142,7 @@ def stores_check_in_the_same_process() -> Iterator[None]:
     """Starting two verifier processes takes longer than most tests: who wants some says so.
 
     Other settings may be given without a word about verifiers: their number is "auto" then. Nodes
-    that are processes of their own are told by a variable.
+    that are processes of their own get it by a variable.
     """
     environment = testnet._environment
     with pytest.MonkeyPatch.context() as patch:

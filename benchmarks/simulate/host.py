@@ -68,7 +68,7 @@ class ConnectionEnd:
             self.close()
 
     def close(self) -> None:
-        """Close the connection; the other end notices as soon as it hears of it."""
+        """Close the connection; the other end notices as soon as it can."""
         if self.is_open:
             self.is_open = False
             self.host.forget(self)

@@ -11,7 +11,7 @@ bytes of a `raw` transaction and the blocks up to which it counts, js-ceramic an
 In local networks there are times without a chain, which the maker of the time event states.
 The proof names the chain `local:clock`, and its `txHash` holds the time itself: 24 zero bytes, then
 Unix seconds as a big-endian number of 8 bytes. There is no transaction. Nothing proves such a time,
-so only nodes of a local network that are told to (`development_time`) believe it.
+so only nodes of a local network that are set to (`development_time`) believe it.
 """
 
 import re

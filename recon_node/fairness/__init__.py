@@ -1,6 +1,6 @@
-"""Who gets how much of what is limited, whoever asks for it.
+"""Fair shares of what is scarce.
 
-slots     who keeps one of few connections, requests or sessions
-turns     computations, one address block after the other
-pacing    delays after failures, and how much a client or peer may use in the long run
+slots     connections, requests and sessions of which there are few
+turns     computations, by address block in turn
+pacing    delays after failures, and rate limits
 """

@@ -1,4 +1,4 @@
-"""An EVM chain in memory, that reorganises, forgets, refuses and goes away when it is told to."""
+"""An EVM chain in memory, that reorganises, forgets, refuses and goes away on command."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

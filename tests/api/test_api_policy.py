@@ -1,4 +1,4 @@
-"""What clients are told of a write policy."""
+"""How clients learn of a write policy."""
 
 import json
 from pathlib import Path

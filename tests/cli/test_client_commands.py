@@ -62,7 +62,7 @@ def test_events_go_in_shuffled_and_come_out_in_causal_order(node, sample, tmp_pa
 
 
 def test_the_feed_is_followed(node: TestnetNode) -> None:
-    """In a process of its own: it prints at once, and ends when it is told to."""
+    """In a process of its own: it prints at once, and ends on a signal."""
     start = str(head(node))
     command = [sys.executable, "-m", "recon_node", "feed", "tail", "--from", start, "--follow"]
     env = {**os.environ, "RECON_NODE_URL": node.api_url}

@@ -20,7 +20,7 @@ class Row(NamedTuple):
 @pytest.fixture(scope="module")
 def row() -> Iterator[Row]:
     with Testnet(3, flags=("--sync-interval", "1", "--no-discovery")) as net:
-        b, a, c = net.nodes  # the first is the one that the others are told of
+        b, a, c = net.nodes  # the first is the bootstrap peer of the others
         yield Row(a, b, c)
 
 

@@ -128,7 +128,7 @@ def test_separate_pushes_of_a_dag_are_joined(row, home, tmp_path, rng):
     path = tmp_path / "dag.car"
     path.write_bytes(car.encode([root], blocks))
     row.b.stop()
-    row.c.stop()  # A and C have heard of each other from B
+    row.c.stop()  # A and C know each other from B
     done(row.a, "push", str(path), "--shard-bytes", "3000")
     row.a.stop()
     row.c.restart()

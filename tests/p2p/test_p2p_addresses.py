@@ -275,7 +275,7 @@ async def test_loopback_addresses_of_peers_elsewhere_are_not_kept(tmp_path, monk
         monkeypatch.setattr(Host, "addresses", [f"{elsewhere}/p2p/{p2p.peer_id}"])
         p2p.found(OTHER, ["/ip4/127.0.0.1/tcp/4101"])
         assert p2p._book.get(OTHER) is None
-        p2p.found(p2p.peer_id, [elsewhere])  # a node that hears of itself does not dial itself
+        p2p.found(p2p.peer_id, [elsewhere])  # a node does not dial itself
         assert p2p._book.get(p2p.peer_id) is None
 
 

@@ -91,7 +91,7 @@ def quick(monkeypatch):
 
 
 class NotedDht:
-    """A DHT of two peers that notes how many rendezvous they are told and asked about."""
+    """A DHT of two peers that notes how many rendezvous it is asked for and announced at."""
 
     peer_id = "here"
     records = ()

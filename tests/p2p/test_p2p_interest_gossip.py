@@ -247,7 +247,7 @@ async def meet(*sides: Side) -> None:
 
 
 def serve(side: Side) -> trio.StapledStream:
-    """The other end of a stream on which a side is told interests."""
+    """The other end of a stream on which a side receives interests."""
     near, far = memory_stream_pair()
     side.nursery.start_soon(side.gossip.serve, MemoryPeerStream(far, "a"))
     return near

@@ -29,7 +29,7 @@ MEMBER = SigningKey(bytes(range(32)))
 QUIET = {"sync_interval": 3600}
 JUNK = 60
 FEW = SessionSettings(max_not_supplied=JUNK // 3)
-"""As many events that cannot be had are the peer's fault; that is how attackers are told apart."""
+"""As many events that cannot be had are the peer's fault; that is how attackers are recognized."""
 
 
 def members_events(count: int, first: int = 0) -> list[bytes]:

@@ -101,7 +101,7 @@ FEW = st.binary(min_size=1, max_size=2)
     st.sets(FEW),
 )
 def test_any_two_sets_converge_whatever_is_new(yours, theirs, news, refused):
-    """Also where the receiver does not take what is told first."""
+    """Also where the receiver does not take what is listed first."""
     you = Peer(yours, session=fenced_session)
     they = Peer(theirs, session=fenced_session, unobtainable=frozenset(refused))
     you.news = tuple(merge_ranges(KeyRange(*sorted(bounds)) for bounds in news))

@@ -172,7 +172,7 @@ def test_status(filled: Path, full_node: Node) -> None:
 
 
 def test_status_is_a_health_check(filled: Path, full_node: Node, node: Node) -> None:
-    """What there is to tell is told in any case."""
+    """Everything is reported in any case."""
     status = ("status", "--tables", filled)
     here = (*status, "--url", full_node.url)
     shown(*here, "--max-lag", "430", "--max-age", "1h")

@@ -20,7 +20,7 @@ from spark_sink.tables.tables import Tables, check_checkpoint, lock
 
 
 def test_plain_parquet_tables_of_an_older_version_are_left_alone(tmp_path: Path) -> None:
-    """Whoever opens them is told how to get Delta tables of the same events."""
+    """The error says how to get Delta tables of the same events."""
     (tmp_path / "raw_events").mkdir()
     (tmp_path / "raw_events" / "_position.json").write_text("{}")
     with (

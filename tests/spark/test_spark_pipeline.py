@@ -74,7 +74,7 @@ class Pipeline:
         return list(self.reports)
 
     def fails(self, sink: Sink) -> SinkError:
-        """Run into an error; returns it as users are told."""
+        """Run into an error; returns it as users see it."""
         try:
             self.run_once(sink)
         except Exception as error:

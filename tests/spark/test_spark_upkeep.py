@@ -321,7 +321,7 @@ def test_many_commits_of_a_rebuild_leave_few_files(sample, tmp_path, monkeypatch
 
 
 def test_a_rebuild_waits_for_a_node_that_is_away_for_a_moment(node, sample, tmp_path, monkeypatch):
-    """An hour of reading is not to be in vain. One that is not there at all is told at once."""
+    """An hour of reading is not to be in vain. One that is not there at all is reported at once."""
     node.add(sample[:60])
     filled(
         tmp_path, pa.Table.from_batches(Feed(node.url).read(0, 60, node.epoch)), epoch=node.epoch

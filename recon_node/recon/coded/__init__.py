@@ -3,9 +3,9 @@
 In reading order:
 
     coded_session  a session: the theory, what may answer what, and the peer's turn
-    messages       what is said of a range, and its bytes
-    coded_answers  what is answered where the sides differ
-    coded_reply    our turn, as it is written
+    messages       what a message has, and its bytes
+    coded_answers  the answer where the sides differ
+    coded_reply    writes our turn
     salted         fingerprints that nobody could prepare for
     estimates      how many keys differ, and whether symbols or ranges show which
 """

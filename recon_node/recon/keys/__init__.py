@@ -11,14 +11,14 @@ In reading order:
     kept_sums     the sums of a few ranges, kept up to date
     key_store     the tree that changes
 
-What a session says of keys is made of their digests:
+Messages have values that are made of the digests of keys:
 
     digest       the sha2-256 of a key; `digests` are those of neighbouring keys, end to end
     lanes        the sum of digests, with their number on top, in one integer (sha256a)
-    Sha256a      the lanes as 32 bytes: what 1.0.0 and 0.1.0 say of a range
-    fingerprint  16 bytes made of the lanes: what 1.2.0 says of a gap (coded/messages.py)
-    id           8 bytes of a digest: what 1.2.0 says of a key
+    Sha256a      the lanes as 32 bytes: the hash of a range in 1.0.0 and 0.1.0
+    fingerprint  16 bytes made of the lanes: the hash of a gap in 1.2.0 (coded/messages.py)
+    id           8 bytes of a digest: it stands for a key in 1.2.0
     sketch       made of ids: it shows how two sets differ
-    LtHash       a hash of a set that nobody can steer; its digest is what 1.2.0 says of a range
+    LtHash       a hash of a set that nobody can steer: its digest closes a session of 1.2.0
     sum          a sketch or an LtHash, as it changes with its set (kept_sums)
 """
