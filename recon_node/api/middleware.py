@@ -351,19 +351,11 @@ class _Bounded:
         return True
 
     async def _handle(self, length: int | None) -> None:
-        try:
-            self._scope["body"] = await self._read(length)
-        except _ClientGoneError:
-            return
-        except _BodyTooLongError:
-            await refuse(
-                (self._scope, self._receive, self._send),
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"the body is longer than {self._bound.limits.body} bytes",
-            )
-            return
-        self._slot.use(busy=not _waits(self._scope))
-        await self._bound.app(self._scope, self._receive, self._send)
+        body = await self._read(length)
+        if body is not None:
+            self._scope["body"] = body
+            self._slot.use(busy=not _waits(self._scope))
+            await self._bound.app(self._scope, self._receive, self._send)
 
     def _give_way(self) -> None:
         """Give up the request, because its slot goes to another one."""
@@ -373,39 +365,38 @@ class _Bounded:
         self._why_given_up = reason
         self._running.cancel()
 
-    async def _read(self, declared: int | None) -> bytes:
-        """Return the whole body. `declared` is its size, if the client has said it.
+    async def _read(self, declared: int | None) -> bytes | None:
+        """Return the whole body, of a size that the client may have `declared`.
 
-        Raises:
-            _ClientGoneError: the client left before its end.
-            _BodyTooLongError: it is longer than allowed.
+        None: the client left before its end, or was told that it is longer than allowed.
         """
         limit = self._bound.limits.body
-        if declared is not None and declared > limit:
-            raise _BodyTooLongError
-        content = bytearray()
-        while True:
+        content, is_whole = bytearray(), False
+        while not is_whole and max(len(content), declared or 0) <= limit:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise _ClientGoneError
+                return None
             content += message.get("body", b"")
             is_whole = not message.get("more_body", False)
             if not is_whole:
                 self._slot.use(busy=False)
-            if len(content) > limit:
-                raise _BodyTooLongError
-            if len(content) > SMALL_BODY and self._body_slot is None:
-                self._body_slot = await self._take_body_slot(declared or limit)
+            if SMALL_BODY < len(content) <= limit and self._body_slot is None:
+                self._body_slot = await self._room_among(self._bound.bodies, declared or limit)
             if self._body_slot is not None:
                 self._body_slot.use(busy=is_whole)
-            if is_whole:
-                return bytes(content)
+        if is_whole and len(content) <= limit:
+            return bytes(content)
+        await refuse(
+            (self._scope, self._receive, self._send),
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the body is longer than {limit} bytes",
+        )
+        return None
 
-    async def _take_body_slot(self, size: int) -> Slot:
-        """Take a slot for a body of some size; wait for one."""
-        bodies = self._bound.bodies
+    async def _room_among(self, slots: Slots, size: int) -> Slot:
+        """Take a slot of some size; wait for one."""
         while True:
-            slot = bodies.take(self._address, self._give_way, size=size, busy=False)
+            slot = slots.take(self._address, self._give_way, size=size, busy=False)
             if slot is not None:
                 return slot
             await trio.sleep(_ROOM_POLL)  # others give way when they have rested
@@ -452,11 +443,7 @@ class _Bounded:
             await trio.lowlevel.checkpoint()  # which ends the request: nothing of it is sent
         bound.waiting += size
         try:
-            while True:
-                slot = bound.answers.take(self._address, self._give_way, size=size, busy=False)
-                if slot is not None:
-                    return slot
-                await trio.sleep(_ROOM_POLL)
+            return await self._room_among(bound.answers, size)
         finally:
             bound.waiting -= size
 
@@ -470,14 +457,6 @@ def _pieces(message: Message, size: int) -> Iterator[Message]:
     if len(body) > size:
         message = {**message, "body": body[(len(body) - 1) // size * size :]}
     yield message
-
-
-class _ClientGoneError(Exception):
-    """The client hung up before its whole body was here."""
-
-
-class _BodyTooLongError(Exception):
-    """The body is longer than allowed."""
 
 
 def declared_length(scope: Scope) -> int | None:

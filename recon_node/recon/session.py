@@ -66,15 +66,11 @@ GAPS_PER_STEP: Final = 32
 """Gaps answered between two yields."""
 
 
-class ProtocolError(Exception):
-    """A violation of the recon protocol, by this side or the other, distinguished as in h11."""
-
-
-class LocalProtocolError(ProtocolError):
+class LocalProtocolError(Exception):
     """This side used a session in a way that the protocol does not allow: a bug of ours."""
 
 
-class RemoteProtocolError(ProtocolError):
+class RemoteProtocolError(Exception):
     """The other side broke the protocol; the text says what it sent and where. The session ends."""
 
 

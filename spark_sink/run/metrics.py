@@ -1,5 +1,6 @@
 """Prometheus metrics of `spark-sink run`."""
 
+from functools import partial
 from typing import Final
 
 import pyspark
@@ -16,25 +17,14 @@ class SinkMetrics:
 
     def __init__(self) -> None:
         self.registry = new_registry("spark_sink_build_info", spark_version=pyspark.__version__)
-        self.rows = Counter(
-            "spark_sink_rows",
-            "Rows written, new and changed.",
-            ["table"],
-            registry=self.registry,
-        )
-        self.position = Gauge(
-            "spark_sink_position",
-            "The feed position up to which a table is complete.",
-            ["table"],
-            registry=self.registry,
-        )
-        self.head = Gauge(
-            "spark_sink_feed_head", "The position of the feed's last event.", registry=self.registry
-        )
-        self.lag = Gauge(
-            "spark_sink_lag_events",
-            "Events of the feed that are not in all tables yet.",
-            registry=self.registry,
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        self.rows = counter("spark_sink_rows", "Rows written, new and changed.", ["table"])
+        about = "The feed position up to which a table is complete."
+        self.position = gauge("spark_sink_position", about, ["table"])
+        self.head = gauge("spark_sink_feed_head", "The position of the feed's last event.")
+        self.lag = gauge(
+            "spark_sink_lag_events", "Events of the feed that are not in all tables yet."
         )
         self.batch_duration = Histogram(
             "spark_sink_batch_duration_seconds",
@@ -42,21 +32,14 @@ class SinkMetrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.takeovers = Counter(
-            "spark_sink_takeovers", "Changes to another node's log.", registry=self.registry
-        )
-        self.set_aside = Counter(
+        self.takeovers = counter("spark_sink_takeovers", "Changes to another node's log.")
+        self.set_aside = counter(
             "spark_sink_streams_set_aside",
             "Streams that were left out of the tables: see unprocessed_streams.",
-            registry=self.registry,
         )
-        self.node_up = Gauge(
-            "spark_sink_node_up", "Whether the node answers: 1 or 0.", registry=self.registry
-        )
-        self.disk_free = Gauge(
-            "spark_sink_disk_free_bytes",
-            "Free space on the disk of the tables.",
-            registry=self.registry,
+        self.node_up = gauge("spark_sink_node_up", "Whether the node answers: 1 or 0.")
+        self.disk_free = gauge(
+            "spark_sink_disk_free_bytes", "Free space on the disk of the tables."
         )
 
     def reached(self, positions: dict[str, int], head: int | None) -> None:

@@ -443,18 +443,10 @@ class FlightMetrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._running = Gauge(
-            "spark_sink_flight_running",
-            "Queries that run or are planned, and feeds that are open.",
-            ["kind"],
-            registry=self.registry,
-        )
-        limit = Gauge(
-            "spark_sink_flight_limit",
-            "Most queries, and most feeds, at the same time.",
-            ["kind"],
-            registry=self.registry,
-        )
+        gauge = partial(Gauge, labelnames=["kind"], registry=self.registry)
+        about = "Queries that run or are planned, and feeds that are open."
+        self._running = gauge("spark_sink_flight_running", about)
+        limit = gauge("spark_sink_flight_limit", "Most queries, and most feeds, at the same time.")
         limit.labels("query").set(limits.queries)
         limit.labels("feed").set(limits.feeds)
         self.bytes_sent = Counter(

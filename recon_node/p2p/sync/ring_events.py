@@ -17,6 +17,7 @@ its feed gets only one until the node starts again.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -27,11 +28,11 @@ import structlog
 import trio
 
 from recon_node.base.errors import unwrapped
-from recon_node.ceramic import Event, EventIdError, InvalidEventError, parse_event
+from recon_node.ceramic import Event, EventIdError, EventKind, InvalidEventError, parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
-from recon_node.ipld import CID
+from recon_node.ipld import CID, dag_cbor
+from recon_node.ipld import car as car_files
 from recon_node.p2p.errors import PEER_FAILURES, PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.dropped_fields import loses_fields
 from recon_node.p2p.sync.fetch import NOBODYS_FAULT, check_invalid
 from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.transport.framing import ByteStream
@@ -156,7 +157,7 @@ class RingEvents:
                 page = keys[start : start + _PAGE]
                 cids = [HeightlessEventId(key).event_cid for key in page]
                 for key, car in zip(page, await self._store.reader.cars_by_cid(cids), strict=True):
-                    if car is not None and loses_fields(car):
+                    if car is not None and _loses_fields(car):
                         self._exchange.leave_out(key)
                     elif car is not None:
                         self._exchange.note_sent(key)
@@ -379,3 +380,49 @@ class RingWire:
     def _note_progress(self) -> None:
         patience = self._idle_timeout if self._waits_for_peer else math.inf
         self._idle.deadline = trio.current_time() + patience
+
+
+_OLD_PROOF: Final = frozenset({"blockNumber", "blockTimestamp"})
+_NULLABLE: Final = ("nbf", "exp", "statement", "requestId", "m")
+_SIGNS: Final = re.compile(
+    b"|".join(
+        re.escape(sign)
+        for sign in (
+            *map(dag_cbor.encode, sorted(_OLD_PROOF)),
+            *(dag_cbor.encode(name) + dag_cbor.encode(None) for name in _NULLABLE),
+        )
+    )
+)
+"""What such an event has in its bytes; hardly any other has it."""
+
+
+def _loses_fields(car: bytes) -> bool:
+    """Whether a ceramic-one node would read the event, but drop some of it before it stores it.
+
+    It stores the blocks of an event as it encodes them again, without fields that it does not know
+    or that are null. A block without such a field does not match its CID. Then all values of its
+    batch are lost, not this one alone, and the session ends; the next one would send the same
+    batch. So valid events would never arrive. Nodes of our own kind take two sorts of such events:
+    anchors whose proof has the fields of proofs of before 2023 beside a `txType`, and events under
+    a capability in which a field is null.
+    """
+    if _SIGNS.search(car) is None:
+        return False
+    try:
+        event = parse_event(car)
+    except InvalidEventError:  # damaged on disk: the peer refuses it by itself
+        return False
+    return _in_proof(event) if event.kind is EventKind.TIME else _in_capability(event)
+
+
+def _in_proof(event: Event) -> bool:
+    proof = dag_cbor.decode(car_files.decode(event.car).blocks[event.payload["proof"]])
+    return "txType" in proof and not _OLD_PROOF.isdisjoint(proof)
+
+
+def _in_capability(event: Event) -> bool:
+    if event.capability is None:
+        return False
+    capability = dag_cbor.decode(event.capability)
+    parts = [part for part in capability.values() if type(part) is dict]
+    return any(value is None for part in parts for value in part.values())

@@ -483,12 +483,9 @@ def _check_access(call: Call[Any], anchoring: Anchoring, body: bytes) -> None:
     if access.token is not None and access.is_token(authorization):
         return
     if clients:
-        try:
-            _check_client(authorization, body, clients)
-        except _AnchorClientError as error:
-            raise ApiError(HTTPStatus.UNAUTHORIZED, str(error)) from None
+        _check_client(authorization, body, clients)
     elif access.asks_token("write"):
-        raise ApiError(HTTPStatus.UNAUTHORIZED, "Unauthorized")
+        raise _unauthorized("Unauthorized")
 
 
 _MAX_ROOT: Final = 4096
@@ -529,30 +526,29 @@ async def _describe(anchoring: Anchoring, request: AnchorRequest) -> AnchorServi
     )
 
 
-class _AnchorClientError(Exception):
-    """A request was not signed by a known node. The message is user-facing."""
+_unauthorized: Final = partial(ApiError, HTTPStatus.UNAUTHORIZED)
 
 
 def _check_client(authorization: str | None, body: bytes, clients: Collection[str]) -> None:
-    """Raise `_AnchorClientError` unless one of the clients has signed a request."""
+    """Raise `ApiError` 401 unless one of the clients has signed a request."""
     scheme, _, token = (authorization or "").partition(" ")
     parts = token.strip().split(".")
     if scheme.lower() != "bearer" or len(parts) != 3:
-        raise _AnchorClientError("the request must be signed: `Authorization: Bearer` and a JWT")
+        raise _unauthorized("the request must be signed: `Authorization: Bearer` and a JWT")
     try:
         header, claims, signature = map(_decoded, parts)
         fields, said = _object(header), _object(claims)
         did = str(fields["kid"]).partition("#")[0]
         if did not in clients:
-            raise _AnchorClientError(f"{did[:100]} is not among anchor_clients")
+            raise _unauthorized(f"{did[:100]} is not among anchor_clients")
         if not public_key(did).verify(".".join(parts[:2]).encode(), signature):
-            raise _AnchorClientError(f"the JWT is not signed by {did}")
-    except _AnchorClientError:
+            raise _unauthorized(f"the JWT is not signed by {did}")
+    except ApiError:
         raise
     except Exception as error:  # what strangers send can be wrong in every way
-        raise _AnchorClientError(f"the JWT of the request is not valid: {error!r:.200}") from None
+        raise _unauthorized(f"the JWT of the request is not valid: {error!r:.200}") from None
     if said.get("digest") != "0x" + hashlib.sha256(body).hexdigest():
-        raise _AnchorClientError("the JWT's digest is not that of the request's body")
+        raise _unauthorized("the JWT's digest is not that of the request's body")
 
 
 def _decoded(text: str) -> bytes:
