@@ -7,8 +7,6 @@ reached the head that the feed had when it was asked. An index can be rebuilt fr
 if the log is another one, as its epoch says.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence

@@ -6,8 +6,6 @@ warning or an error. The network side logs itself what matters of that, so lines
 only shown at level debug.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

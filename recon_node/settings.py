@@ -11,8 +11,6 @@ may set some of its own (a Kubernetes service named `recon-node` does).
     python -m recon_node.settings > config/recon-node.toml
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

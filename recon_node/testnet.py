@@ -8,8 +8,6 @@ No node outlives the process that started it, even if that is killed: its standa
 and it stops when the pipe closes (`--watch-stdin`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

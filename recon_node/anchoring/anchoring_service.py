@@ -6,8 +6,6 @@ One tree is under way at a time; what comes meanwhile goes into the next one. Ev
 node must not forget is in the journal, so a task that fails begins again where the journal is.
 """
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

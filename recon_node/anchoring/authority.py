@@ -5,8 +5,6 @@ when the root exists. Everybody who checks a time event looks that transaction u
 `evm` has the authority for real chains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

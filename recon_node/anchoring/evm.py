@@ -8,8 +8,6 @@ It does what the part of Ceramic's contract does that anchors, for everybody: th
 input of the transaction, and in an event of the log, by which indexers find it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar

@@ -14,8 +14,6 @@ is sent, and the time of a tree before time events are made of it. What is made 
 is made of the same bytes. Synchronous; threads take turns.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -13,8 +13,6 @@ returns one step. It keeps nothing itself. So it does not matter when the proces
 ask again after a restart, a reorganisation, or an hour without an endpoint gets a step that fits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

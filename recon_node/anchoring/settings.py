@@ -1,7 +1,5 @@
 """The settings of anchoring, and what is known of chains."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container
 from dataclasses import dataclass as plain_dataclass

@@ -4,8 +4,6 @@ There is no setting, flag or variable with the key itself: others can see those 
 they end up in logs and histories of shells. The key is in no message, and `repr` does not show it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -11,8 +11,6 @@ builds trees of another shape (a Merkle mountain range) and, like this node, acc
 counts is that the path leads from the root to the event.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from recon_node.ipld import CID, DAG_CBOR, dag_cbor

@@ -1,7 +1,5 @@
 """The HTTP API as an ASGI application: its endpoints, and the middleware around them."""
 
-from __future__ import annotations
-
 from functools import cache
 from http import HTTPStatus
 from typing import Any

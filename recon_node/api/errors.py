@@ -6,8 +6,6 @@ Starlette's own errors (404, 405). An unexpected exception is left to `middlewar
 which logs it and answers 500 without details.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final

@@ -15,8 +15,6 @@ long from the start, counted as they will be once decoded: an empty list is one 
 and 64 of memory. Slots are taken in turn by those who ask (`recon_node.fairness.turns`).
 """
 
-from __future__ import annotations
-
 import math
 import pickle
 import sys

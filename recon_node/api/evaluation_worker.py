@@ -4,8 +4,6 @@ It answers with a pickled pair: whether the call succeeded, and its result or er
 limited; when it is used up, the process ends.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import resource

@@ -1,7 +1,5 @@
 """Where the API listens: sockets that are bound before anything else of the node starts."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from dataclasses import dataclass

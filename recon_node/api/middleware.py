@@ -34,8 +34,6 @@ So a request must name this node by what only the node itself goes by: an addres
 loopback, a name of this machine, or one of the setting `api_hosts`.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import re

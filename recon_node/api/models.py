@@ -4,8 +4,6 @@ The same structs are read from requests and returned by handlers, and both are d
 (`recon_node.api.openapi`).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping

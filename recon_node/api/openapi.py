@@ -5,8 +5,6 @@ this node has is marked `x-recon-node: true`. A schema has the name of its model
 The tests check every answer that they get against this document.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

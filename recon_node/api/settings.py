@@ -1,7 +1,5 @@
 """Settings of the HTTP API: its address, who may use it, and the bounds of requests."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

@@ -10,8 +10,6 @@ then gives the files their names, the log as the last: until that is there, a re
 killed is simply run again.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

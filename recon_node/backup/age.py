@@ -6,8 +6,6 @@ that scrypt makes of the passphrase wraps a random file key; that encrypts the c
 or cut off unnoticed.
 """
 
-from __future__ import annotations
-
 import hmac
 import os
 from base64 import b64decode, b64encode

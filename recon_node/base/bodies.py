@@ -1,7 +1,5 @@
 """Reading answers of an HTTP server that may be anybody's."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import httpcore

@@ -4,8 +4,6 @@ The commands, the Python client and the pipeline all connect by this. It knows U
 requests and errors, but not what they are about; `recon_node.client` does.
 """
 
-from __future__ import annotations
-
 import os
 import ssl
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ whose type is not listed, and has no types. trio's own `strict_exception_groups=
 deprecated.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ before it asks for the lock and deletes it afterwards: a process that is refused
 in it who the holder is.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

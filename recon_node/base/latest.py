@@ -1,7 +1,5 @@
 """Maps of bounded size that keep their latest entries."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from math import inf

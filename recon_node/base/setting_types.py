@@ -7,8 +7,6 @@ makes the file, the environment variables and the flags of `recon-node run` out 
 are for tests and benchmarks.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import os

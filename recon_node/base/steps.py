@@ -1,7 +1,5 @@
 """Runs computations that are generators: they yield what they want, and return their result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 

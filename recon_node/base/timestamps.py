@@ -1,7 +1,5 @@
 """Times as people and programs write them in requests and options."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Final

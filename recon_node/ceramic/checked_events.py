@@ -4,8 +4,6 @@ It reads a signed event that names no capability, says yes or nothing, and leave
 `parse_event`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple

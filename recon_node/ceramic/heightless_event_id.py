@@ -15,8 +15,6 @@ after (ff bytes) every key of its prefix. The separator always hashes the model,
 the header is the sort key, so a stream without a model has no key here.
 """
 
-from __future__ import annotations
-
 import hashlib
 from functools import lru_cache
 from typing import Final, Self

@@ -16,8 +16,6 @@ those of the CIPs' streamtypes table). Its type follows from the header. As text
 base36, "k...".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache

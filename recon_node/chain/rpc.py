@@ -10,8 +10,6 @@ succeeded, and when it was. That, each endpoint that works is asked, and while t
 is (`DifferError`).
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import AsyncIterator, Callable

@@ -5,8 +5,6 @@ of anything else, as Python objects, would hold up the node for seconds. What ca
 ValueError, and says nothing about an event.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, TypeVar
 
 from msgspec import Meta, Raw, Struct, field, json

@@ -10,8 +10,6 @@ The URL is a secret, because providers put API keys into its path, query or user
 host only, and text from outside is searched for the other parts of the URL before it is shown.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The settings of the chain side, and how to read them from text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal

@@ -18,8 +18,6 @@ In reading order:
     backup_commands    `backup` and `restore`
 """
 
-from __future__ import annotations
-
 from recon_node.base.program import (
     INTERRUPTED,
     no_garbage_collection,

@@ -1,7 +1,5 @@
 """`recon-node backup` and `recon-node restore`: a node whole, with its keys."""
 
-from __future__ import annotations
-
 import os
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Pictures of graphs, on the terminal and in files, and the options of the commands that draw."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps

@@ -1,7 +1,5 @@
 """`recon-node peers`: whom a node knows."""
 
-from __future__ import annotations
-
 import time
 from typing import NotRequired, TypedDict
 

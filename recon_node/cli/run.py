@@ -1,7 +1,5 @@
 """`recon-node run`."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

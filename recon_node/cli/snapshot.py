@@ -3,8 +3,6 @@
 `sync` works on a stopped node, or by the API of a running one; the other commands need no node.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from datetime import UTC, datetime, timedelta

@@ -3,8 +3,6 @@
 `recon-node status --pending` shows which events the feed does not have, and why.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Final, NotRequired, TypedDict

@@ -1,7 +1,5 @@
 """`recon-node store`: looking after the event log of a node."""
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 import time

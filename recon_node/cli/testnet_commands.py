@@ -1,7 +1,5 @@
 """`recon-node testnet`."""
 
-from __future__ import annotations
-
 import signal
 import time
 from pathlib import Path

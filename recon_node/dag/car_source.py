@@ -4,8 +4,6 @@ Of the file, only the position of each block is in memory. Blocks are read on de
 against their CIDs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path

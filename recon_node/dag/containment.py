@@ -9,8 +9,6 @@ named by hashes, so the answer is the same at all nodes and forever, whatever th
 the replica and the shards came; but a node only knows it once it has them.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from dataclasses import dataclass
 from typing import Final

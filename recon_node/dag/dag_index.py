@@ -24,8 +24,6 @@ judged. So if the log is another one (its epoch says so), everything but `publis
 `subject` is a sort value's bytes: a root's CID, or an identifier's key (see `dag.dag_events`).
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Sequence

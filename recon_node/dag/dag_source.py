@@ -1,7 +1,5 @@
 """Where a DAG comes from: a CAR file, a directory, or any other file."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -13,8 +13,6 @@ https://github.com/aappleby/smhasher/blob/master/src/MurmurHash3.cpp, MurmurHash
 seed 0; in the multicodec table, `murmur3-x64-64` is its first half. Not for secrets.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections import defaultdict

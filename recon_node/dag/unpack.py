@@ -10,8 +10,6 @@ A DAG of two megabytes can name petabytes: a node may link to one child thousand
 several levels. So each node is looked at once, and what is below it is multiplied, not walked.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -12,8 +12,6 @@ and lanes never move. There is at most one lane more than nodes being waited for
 `fold_runs` replaces long runs without a fork by one node each. `draw.text` and `draw.svg` draw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum

@@ -3,8 +3,6 @@
 Every edge is one `path`, every node one `g` of the class `node` with the whole id as its tooltip.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final

@@ -5,8 +5,6 @@ links follows: `├─╮` opens a lane, `├─╯` joins one, and a lane that 
 `├─│─╯`. Below a root there is a gap, since what follows in its lane is unrelated.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ is often a date that is kept, in the peer book, on an endpoint or in SQLite, and
 tests choose time and chance. `now` is in seconds on any clock that does not go back.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 

@@ -10,8 +10,6 @@ no defence, as peer ids cost nothing; but a peer that shares an address with a b
 wait for all of its requests.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -23,8 +23,6 @@ are, and don't read them, so nothing is checked against its CID. Errors count by
 of the file.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -5,8 +5,6 @@ value: keys are sorted, there are no blanks, and floats are written as JavaScrip
 recognisable as such.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from decimal import Decimal

@@ -11,8 +11,6 @@ Names should be UTF-8, but those of old file systems are not. As in `os.fsdecode
 become lone surrogates, so that writing a name restores it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final

@@ -5,8 +5,6 @@ admit: in DAG-CBOR, text that is not UTF-8, numbers and lengths that are not in 
 keys in any order, and any depth. Links by CIDv0 become the CIDv1 of the same block.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress

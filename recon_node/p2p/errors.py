@@ -1,7 +1,5 @@
 """The errors of the network side. Their messages are user-facing."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import trio

@@ -1,7 +1,5 @@
 """Settings of the network side. Times are in seconds, sizes in bytes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from typing import Annotated, Final, Self

@@ -1,7 +1,5 @@
 """The processes, as the node sees them."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack

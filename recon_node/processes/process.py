@@ -1,7 +1,5 @@
 """One such process: what runs in it, and how its owner sees it."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import marshal

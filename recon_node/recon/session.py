@@ -45,8 +45,6 @@ overlap with that range, or refuses if there is none. `Side.remaining` is then t
 overlap, for the next session.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence

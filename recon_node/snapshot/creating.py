@@ -13,8 +13,6 @@ before, the packs that it wrote stay unused; the next one finds those that it wo
 their names, and `collect` deletes the others.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ log), so `snapshot create` needs no lock, and works beside a running node. `LogS
 keys once, in one transaction: they are those of one moment.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing

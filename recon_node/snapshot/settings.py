@@ -1,7 +1,5 @@
 """The settings of snapshots."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from pydantic import BeforeValidator

@@ -4,8 +4,6 @@ Syncs come from the settings, when the node starts, and from its API; one runs a
 is logged and shown; neither an object store nor its network nor a bug here can stop the node.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import AsyncIterator, Sequence

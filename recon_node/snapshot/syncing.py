@@ -10,8 +10,6 @@ source that cannot be used is named, and the others go on. A sync that was inter
 and finds what was admitted by then; what was under way, a few megabytes, is fetched again.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -3,8 +3,6 @@
 All calls block; use them in threads.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

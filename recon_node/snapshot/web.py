@@ -11,8 +11,6 @@ name can have it resolve to another address each time, so what counts is which a
 connected: a server is public if its connection is, and a private one is closed before the request.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

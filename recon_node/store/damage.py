@@ -15,8 +15,6 @@ damaged one, but its key stays in the key store, so that nobody is asked for it,
 its row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

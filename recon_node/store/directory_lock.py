@@ -6,8 +6,6 @@ process 1 of a host of its own. The file is never deleted; otherwise two process
 files of the same name.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What goes wrong in this package; `db/sql.py` explains to people what SQLite reports."""
 
-from __future__ import annotations
-
 from typing import Final
 
 

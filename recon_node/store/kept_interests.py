@@ -15,8 +15,6 @@ A stream is a range of keys only together with its sort value and controller. Th
 if the init event of the stream is here, which names them: see `Interests.complete`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final

@@ -11,8 +11,6 @@ whose anchor is probably made up (`recon_node.store.db.doubts`), and streams who
 `model`, because ceramic-one takes every stream's separator from its model.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final

@@ -5,8 +5,6 @@ thread and in the order of the commits: the key store and the feed's head move, 
 them wake up, and only then does the caller get its answer.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import time

@@ -1,7 +1,5 @@
 """What goes into the store and comes out of it: plain values."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

@@ -32,8 +32,6 @@ to the statement, and it decides, as on the whole network. ECDSA signatures are 
 of the payload decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256

@@ -18,8 +18,6 @@ alone.
 Values are those of DAG-CBOR: JSON's, and bytes and links, which are leaves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final, NamedTuple
 

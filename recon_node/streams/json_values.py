@@ -26,8 +26,6 @@ compared member by member. Equal items at both ends of two arrays stay as they a
 are compared one by one, and the rest is added or removed. The patch need not be the shortest one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Final, NamedTuple, Self

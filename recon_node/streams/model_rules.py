@@ -21,8 +21,6 @@ event. The definition after an event never changes, so later events of the model
 affect existing documents.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final, NamedTuple, TypeGuard
 

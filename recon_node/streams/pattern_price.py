@@ -1,7 +1,5 @@
 """The maximum cost of matching a pattern of a JSON Schema, known before the work starts."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Final, NamedTuple

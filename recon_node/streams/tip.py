@@ -30,8 +30,6 @@ rivals that a round may change are looked at again, so that all of it takes O(co
 * log contenders). More memory than `MAX_HOLDERS` is refused.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence

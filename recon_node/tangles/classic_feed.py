@@ -18,8 +18,6 @@ takes for equal to the text, is refused. Networks of their own sign with a key (
 writer and reader must know.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hmac

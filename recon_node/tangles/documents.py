@@ -11,8 +11,6 @@ a message counts if its model accepts its content. The author asserts a time by 
 content, in milliseconds, as messages of Secure Scuttlebutt do.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

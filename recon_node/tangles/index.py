@@ -4,8 +4,6 @@ It has one row for each tangle that a document's init event names. All else abou
 its event, in the log.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

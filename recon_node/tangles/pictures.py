@@ -1,7 +1,5 @@
 """Tangles and feeds as pictures: the same drawing as a stream's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -14,8 +14,6 @@ time of *receipt* differs between nodes, so an order by it is that of one node.
 All functions cost O((messages + links) · log messages).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

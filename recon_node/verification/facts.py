@@ -6,8 +6,6 @@ if it differs from the one that was sent. Pickled, an event would cost the worke
 more and the node 9, of about 70 each.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

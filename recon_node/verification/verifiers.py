@@ -21,8 +21,6 @@ accept is looked at by `check_event`, which has all the rules and says what is w
 accepted by one exactly if it is by the other.
 """
 
-from __future__ import annotations
-
 import marshal
 import math
 import sys

@@ -3,8 +3,6 @@
 For each CAR it answers (1, the facts) or (0, a bug's text). See `recon_node.processes`.
 """
 
-from __future__ import annotations
-
 from recon_node.processes.process import answer_requests
 from recon_node.verification.facts import check_event, to_wire
 

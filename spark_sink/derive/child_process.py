@@ -10,8 +10,6 @@ whatever ends the process, its owner knows at which stream. Anywhere else, nothi
 bounded.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import pickle

@@ -17,8 +17,6 @@ moving the position; so are the rows of very large streams. After a crash in bet
 ahead of the position; the step is repeated and computes the same rows.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace

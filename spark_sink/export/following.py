@@ -6,8 +6,6 @@ that is there, and each change is there once. A target needs no configuration: i
 where it is.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ followed, to a compacted topic. Whoever reads only what is committed has each ch
 program with the same prefix shuts out the first.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator, Mapping

@@ -14,8 +14,6 @@ aside: `spark_sink_refused` says which, and why, and the others go on. It is not
 as it was before, until the database takes a later version of it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

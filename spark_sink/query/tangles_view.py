@@ -5,8 +5,6 @@ to it. Messages of a tangle are in the order that all nodes agree on. What a tan
 `recon_node.tangles.documents`.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

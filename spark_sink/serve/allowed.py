@@ -6,8 +6,6 @@ tables, or are made from values. Missing on purpose are functions that read file
 variables or environment, that write logs, sleep, or run text as SQL.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Final

@@ -16,8 +16,6 @@ Each table has a feed beside it, `NAME_feed`. All are views of the rows in schem
 the pipeline's tables as they are on disk.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack

@@ -9,8 +9,6 @@ a pool of their own, so that they cannot clash with those of another library.
 A command of Flight SQL travels inside a `google.protobuf.Any`, which names its message.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory

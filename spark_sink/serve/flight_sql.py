@@ -11,8 +11,6 @@ ask about the tables.
 Calls come from threads of gRPC; a `FlightCall` is what is known about one.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

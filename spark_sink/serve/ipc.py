@@ -4,8 +4,6 @@ A header (flatbuffer) says what the body has. In a stream or a file, and in the 
 Flight's messages, both follow a prefix of eight bytes.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from typing import Any, Final

@@ -6,8 +6,6 @@ these at once, and fails with a null pointer in those methods of its `DatabaseMe
 has no value. So each that it reads has one here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache

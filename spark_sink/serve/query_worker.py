@@ -15,8 +15,6 @@ The answer is a sequence of frames: a kind, the lengths of two parts, and the pa
 | end | empty |
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import resource

@@ -11,8 +11,6 @@ A reader opens the table's latest version again and again, and shows DuckDB a st
 - Rows of `event_states` change too, when the stream's model gets an event. They come again.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -11,8 +11,6 @@ somebody holds. Readers of this project hold what they read: they have a locked 
 named for the version, so that the lock ends with them however they end.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

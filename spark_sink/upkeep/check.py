@@ -8,8 +8,6 @@ the other tables of events, unless streams are left out. Tables of streams have 
 stream of `raw_events` then. A table that cannot be opened is a `TablesError`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import PurePath

@@ -8,8 +8,6 @@ a value for each member that the schema has, also if it has none of them; so the
 are counted, and the column in which they are too many is null.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

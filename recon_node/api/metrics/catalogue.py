@@ -5,8 +5,6 @@ facts. The values of a label never overlap, so that their sum is the total. `doc
 the tests of the Grafana board read this list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial

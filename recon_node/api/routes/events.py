@@ -3,8 +3,6 @@
 GET /ceramic/events/{event_id}/blocks has an event's blocks as DAG-JSON, for people to read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import partial
 from http import HTTPStatus

@@ -12,8 +12,6 @@ lower and upper bound, and when it ends (0: never). The bounds are EventIds with
 (`recon_node.ceramic.heightless_event_id`); where those have none, they are EventIds.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Sequence
 from http import HTTPStatus

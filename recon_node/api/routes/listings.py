@@ -10,8 +10,6 @@ documents in whose events the texts occur at all, and only these are computed
 after some documents, bytes or seconds, whatever was found; the following page goes on from there.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -2,8 +2,6 @@
 what the node did lately: its numbers and syncs of the last hour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Literal

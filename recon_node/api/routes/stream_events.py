@@ -7,8 +7,6 @@ What strangers add to the stream fills up the room that is left, and is cut off 
 GET /ceramic/streams/{stream_id}/picture has the stream as a drawing, and why its tip is its tip.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ event below it. It is *refused* for good if it is wrong. Refusals of events with
 this node's own clients) and by the write policy are answered at once, and not kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -3,8 +3,6 @@
 `auth.did` says what their signatures are. Points are compressed, 33 bytes, as did:key has them.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias

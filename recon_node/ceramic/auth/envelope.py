@@ -25,8 +25,6 @@ on the set. So JSON is bounded here, far below those limits (RFC 8259; as in I-J
 are unique within an object).
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

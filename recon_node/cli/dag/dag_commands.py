@@ -1,7 +1,5 @@
 """`recon-node dag`: push, pull, publish and show DAGs."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from functools import partial
 from pathlib import Path

@@ -4,8 +4,6 @@ The key is Ed25519. Its file, which only its owner can read, has the 32 bytes of
 line of hexadecimal text.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The events of a file: JSON lines, multibase lines, or one binary CAR."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

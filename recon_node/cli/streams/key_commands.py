@@ -1,7 +1,5 @@
 """`recon-node key new`, `key show` and `key sign-in`."""
 
-from __future__ import annotations
-
 import sys
 import time
 from datetime import timedelta

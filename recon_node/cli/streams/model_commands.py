@@ -1,7 +1,5 @@
 """`recon-node model`, and `stream list`: the models and streams of a node."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, TypedDict
 

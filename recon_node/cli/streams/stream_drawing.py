@@ -1,7 +1,5 @@
 """`recon-node stream show`: a stream as a picture."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, TypedDict

@@ -1,7 +1,5 @@
 """`recon-node tangle show` and `tangle reply`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime

@@ -6,8 +6,6 @@ Each is a map in DAG-CBOR with its name in `type`. A meaning has one form, and s
 without duplicates and sorted by the base32 text of the CIDs, which is not the order of their bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, Final, Self

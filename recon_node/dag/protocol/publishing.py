@@ -19,8 +19,6 @@ order of what was accepted never changes. What came too late for its proof does 
 its position, so that what others publish after it, who saw it in time, is not lost.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -7,8 +7,6 @@ the prior replica, named by its CID; a first replica has no `prior`. The state t
 describes is the set of all shards that were appended in its history.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ DAG's root names it; the others name the empty identity CID, as the shards of th
 Shards that others make may name any roots, or none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final

@@ -25,8 +25,6 @@ so; the one with the larger peer id lets the other one go first, so that there a
 connections.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass

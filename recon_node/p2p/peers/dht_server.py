@@ -9,8 +9,6 @@ records makes room, with its oldest. So a flood from one address replaces only i
 of n addresses one with less than an n-th of the room never loses any.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterable, Sequence

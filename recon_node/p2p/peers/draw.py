@@ -15,8 +15,6 @@ to twice as often, since there is probably something to do; `failures` counts ho
 failed or misled us. The last two fade (`book.Fading`), so that no peer is judged forever.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Sequence

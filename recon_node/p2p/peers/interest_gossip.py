@@ -17,8 +17,6 @@ Limits: one stream and one statement of bounded size for each peer, and a token 
 node reads no faster than that, so that flow control slows down a peer that sends more.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence

@@ -18,8 +18,6 @@ hides nothing.
 Pure: no I/O, no clock.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

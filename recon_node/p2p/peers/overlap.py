@@ -5,8 +5,6 @@ are the ranges that it asks for and those that it answers for (see `PeerBook`). 
 neither recently, it is assumed to want everything that it has not declined.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence

@@ -22,8 +22,6 @@ there by the same `Schedule`:
 Pure: callers have the clock and draw the random numbers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterable

@@ -4,8 +4,6 @@ A stream holds a slot only while requests come. Between two fetches of its peer 
 `EVENTS_KEPT_FOR` seconds, because opening one takes longer than fetching an event.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final

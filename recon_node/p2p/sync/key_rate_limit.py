@@ -12,8 +12,6 @@ gets looks back, because sending an event takes longer than looking at that many
 peer, which asks for hundreds of events at a time, never waits.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import trio

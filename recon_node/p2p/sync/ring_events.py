@@ -14,8 +14,6 @@ ceramic-one node takes events in any order, but of several with the same prev th
 its feed gets only one until the node starts again.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator

@@ -10,8 +10,6 @@ second after the other, and after longer and longer pauses if they fail. `rings`
 about.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time

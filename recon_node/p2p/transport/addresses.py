@@ -4,8 +4,6 @@ This node speaks TCP only: an address that can be dialled has a host, a TCP port
 peer id. What others say about themselves and about third parties is checked for that, too.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Dials peers: what an address stands for, which of its meanings answers, and why none does."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Final

@@ -11,8 +11,6 @@ stream within a frame is an error: on libp2p a lost connection looks like an end
 `KeptStreams` are kept between two uses, because opening one costs more than a short session.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, Protocol

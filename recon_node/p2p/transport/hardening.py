@@ -34,8 +34,6 @@ class                  defects of the library
 The version of libp2p is pinned exactly, since this overrides methods that begin with `_`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 

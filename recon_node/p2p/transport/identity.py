@@ -4,8 +4,6 @@ The private key is in `identity.key` in the data directory, in libp2p's protobuf
 Ed25519), readable by its owner only. The peer id is derived from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 from hashlib import sha256

@@ -8,8 +8,6 @@ and the negotiation that follows fails on it. The same formats are those of go-l
 Stock's own cannot be used: it has another cipher, and nonces of 8 bytes (docs/upstream, 0011).
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import os

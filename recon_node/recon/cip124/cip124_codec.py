@@ -11,8 +11,6 @@ the multihash
 A message is canonical: bytes that decode encode to the same bytes again.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from operator import lt

@@ -6,8 +6,6 @@ bound and that right of another is the hash and the number of the keys between. 
 positions of bounds until the store may have changed.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Final

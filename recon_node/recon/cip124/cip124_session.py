@@ -46,8 +46,6 @@ example, where a range goes from the initiator's first key to its last) is exten
 responder's own first or last key.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from enum import Enum, auto

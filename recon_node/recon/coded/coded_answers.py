@@ -19,8 +19,6 @@ LACKING                      SKIP
 Neighbouring gaps that are skipped are merged, and cost nothing at the end of a message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain

@@ -1,7 +1,5 @@
 """Writing a turn of `/ceramic/recon/1.2.0`, from the range's lower bound up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 

@@ -47,8 +47,6 @@ together, a wrong one is answered with fingerprints that are *salted*: of hashes
 know when the keys were made. They take a walk over the keys, and what differs is listed in full.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Final
 

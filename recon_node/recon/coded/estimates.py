@@ -5,8 +5,6 @@ lie close together. Then ranges take fewer bytes than symbols, and the search fo
 need not go through the whole range.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from recon_node.base.steps import Steps

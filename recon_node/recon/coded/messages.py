@@ -13,8 +13,6 @@ gaps and keys read such strings themselves, and leave all others to the methods 
 by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum

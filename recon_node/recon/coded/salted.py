@@ -4,8 +4,6 @@ So nobody could prepare sets whose sums of these hashes are equal. The tree does
 hashes: each fingerprint takes a walk over the keys. coded_session.py says when they are used.
 """
 
-from __future__ import annotations
-
 from hashlib import sha256
 from typing import Final
 

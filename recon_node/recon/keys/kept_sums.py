@@ -18,8 +18,6 @@ Integers are little-endian. A loaded sum must have as many keys as its range, an
 of their ids, both of which the tree knows.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from itertools import islice

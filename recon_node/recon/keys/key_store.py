@@ -15,8 +15,6 @@ What can be read, and what a walk yields while the store changes, is in ordered_
 a few ranges that sessions need beside, in kept_sums.py.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from hashlib import sha256

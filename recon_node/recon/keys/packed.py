@@ -11,8 +11,6 @@ nothing.
 Integers are little-endian.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from functools import lru_cache

@@ -19,8 +19,6 @@ signed by the key that it is about, so that any peer can pass it on. Entries sor
 those that have not expired yet are one range of keys.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

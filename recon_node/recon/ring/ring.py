@@ -4,8 +4,6 @@ A range includes its first bound and excludes its last. The key store's ranges e
 key that equals the first bound, if there is one, is added here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto

@@ -23,8 +23,6 @@ message whose end has not come is read again from its start when more bytes are 
 send them one by one, so the items of a list, of which there can be millions, are read only once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -20,8 +20,6 @@ peer may cost is bounded by `MAX_DEPTH`, `MAX_WAITING`, by values that are of no
 driver's bounds on time and bytes.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from bisect import bisect_left
 from collections import deque

@@ -4,8 +4,6 @@
 module of its own, makes the parts of a tree that change by the same functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import NamedTuple

@@ -42,8 +42,6 @@ DAG-CBOR blocks.
              bytes
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256

@@ -15,8 +15,6 @@ nodes that they need next, all at once, and go on when the blocks are there. So 
 takes as many round trips as there are levels.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ its EventId alone can show, then its init event, then the rest of what it builds
 only what is fully checked, or permanently refused, counts.
 """
 
-from __future__ import annotations
-
 from recon_node.ceramic import (
     Event,
     EventIdError,

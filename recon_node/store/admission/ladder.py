@@ -33,8 +33,6 @@ block it moves on, and so does what builds on it. If the transaction turns out t
 else, both are refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 

@@ -14,8 +14,6 @@ A capability that has expired, or is not valid yet, keeps out local events only.
 belongs to the set that nodes agree on must not depend on a clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

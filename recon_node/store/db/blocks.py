@@ -38,8 +38,6 @@ read and that match their CIDs. A block is cut out when its first event arrives,
 share it or not: waiting for the second one would mean writing the first event again.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence

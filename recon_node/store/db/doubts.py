@@ -16,8 +16,6 @@ Badly signed events are never in the ring, and hide what is below them: a cerami
 an event on top of one waits for that one, and never comes to the anchor.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final

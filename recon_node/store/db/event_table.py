@@ -15,8 +15,6 @@ between, an earlier version may have run and changed the log: triggers take each
 out of the copy, and the last transaction copies whatever is missing.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from typing import Final

@@ -6,8 +6,6 @@ is to go: the time events below it are *backed*, and take no room. Whatever else
 not count, since it costs nothing.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable
 from typing import Final

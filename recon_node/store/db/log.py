@@ -14,8 +14,6 @@ and the head of each commit before the head is shown. A log that is opened with 
 new epoch, with which readers start over.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time

@@ -27,8 +27,6 @@ which events are badly signed (`rows`), and `releases` whose waiters have not al
 `recon_node.store.maintenance.closed_log`.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import uuid

@@ -8,8 +8,6 @@ way back, because an earlier program refuses a file of a later version. Hence th
 file before an upgrade.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Callable

@@ -10,8 +10,6 @@ be looked up again queue behind earlier ones. Once settled, it has the time of i
 Nothing here begins or ends a transaction.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Sequence

@@ -7,8 +7,6 @@ looked at. Further transactions (`commit_releases` in `settling`) continue there
 admit other events, and after a restart.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Mapping
 from typing import Final

@@ -11,8 +11,6 @@ Statements are run for many events at once: what a batch has to know of the log 
 `BatchLoader`. Nothing here begins or ends a transaction.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ that is too much for one transaction: `releases` says how these *releases* are k
 Each raises `StoreError` if the disk does not take it: nothing is changed then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 
 from recon_node.ipld import CID

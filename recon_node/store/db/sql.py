@@ -4,8 +4,6 @@ EventIds and CIDs end with a sha2-256 digest. Indexes have its first bytes only 
 found by these is then compared with the whole name.
 """
 
-from __future__ import annotations
-
 import errno
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence

@@ -8,8 +8,6 @@ or on how large they are. `anchors` has all that a stream needs of each: its `pr
 known once the history is: until then it is null.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, Iterator
 from hashlib import sha256

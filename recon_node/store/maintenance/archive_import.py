@@ -4,8 +4,6 @@ The file is read once from start to end, a page at a time. Events that the log a
 recognized by their EventIds at almost no cost, so an interrupted import is simply started again.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator

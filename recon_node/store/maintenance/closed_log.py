@@ -4,8 +4,6 @@ Compacting writes a new file beside the old one, so it needs as much room again.
 replaces the old one when it is complete: a process that is killed leaves the one or the other.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import uuid
 from collections.abc import Callable, Collection, Iterator

@@ -7,8 +7,6 @@ after those that it builds on. It is history that the operator brings: everythin
 local events, but capabilities count that have expired since.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing

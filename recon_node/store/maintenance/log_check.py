@@ -11,8 +11,6 @@
 Signatures are not verified again: the CIDs prove that the bytes are those that were verified.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence

@@ -13,8 +13,6 @@ over. If all positions keep their events, the epoch stays.
 The damaged file is kept beside the new one, with its write-ahead log: `events.sqlite3.damaged-1`.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from contextlib import closing

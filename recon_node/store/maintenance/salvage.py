@@ -8,8 +8,6 @@ that is here. A CAR is in one place only.
 A damaged header or list of tables is rebuilt first, as far as it is known (`table_list`).
 """
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections import Counter

@@ -8,8 +8,6 @@ Sources: https://www.sqlite.org/fileformat2.html, sections 1.3, 1.6 and 2.6;
 https://www.sqlite.org/pragma.html#pragma_writable_schema, which allows reading a broken list.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

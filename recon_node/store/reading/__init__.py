@@ -14,8 +14,6 @@ In reading order:
     ring_index          the keys as ceramic-one nodes have them
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ until it is delivered; each of these that is not delivered itself is a reason wh
 event may also lack the lookup of its anchor (`proofs`).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ of it can be read from the feed again: whatever is wrong with the file, it is ma
 Measured: 18 bytes for each block in the file, and 48,000 events a second.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

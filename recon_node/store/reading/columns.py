@@ -9,8 +9,6 @@ of the hash of each), and `init_cid` which stream it is. So a filter skips a row
 its CAR; only the sort key, which no EventId has, is looked up with the stream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from functools import lru_cache

@@ -18,8 +18,6 @@ Every CAR is checked before it leaves, see `recon_node.store.damage`: if one is 
 that return events raise `DamagedEventError`. For bulk readers, see `columns`.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence

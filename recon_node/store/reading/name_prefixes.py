@@ -5,8 +5,6 @@ the names with a prefix are those between the prefix filled up with the lowest d
 with the highest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

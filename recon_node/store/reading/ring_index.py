@@ -1,7 +1,5 @@
 """The keys of the model ring, as the log has them at one moment."""
 
-from __future__ import annotations
-
 import sqlite3
 
 import structlog

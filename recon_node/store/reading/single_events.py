@@ -3,8 +3,6 @@
 Every CAR is checked before it leaves, see `recon_node.store.damage`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain, islice, zip_longest
 from typing import Any, Final

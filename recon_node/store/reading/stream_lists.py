@@ -11,8 +11,6 @@ streams in whose events texts occur, a bounded part of the log is looked through
 the streams hold at their tips is for others to compute (`recon_node.api.routes.listings`).
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

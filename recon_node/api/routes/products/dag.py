@@ -6,8 +6,6 @@ Shards and operations are events (see `recon_node.dag.dag_events`): they are sen
 GET /ceramic/dag and /ceramic/dag/publish list the DAGs and the publishes here.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final, Literal

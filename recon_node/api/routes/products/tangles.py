@@ -4,8 +4,6 @@ A message is a document; see `recon_node.tangles.documents`. What a tangle is fo
 messages that are here: nodes that have the same ones answer alike, but for `ties=received`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
