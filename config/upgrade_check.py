@@ -59,8 +59,12 @@ def facts(url: str) -> dict[str, Any]:
     """What must be the same in both versions."""
     recon = read(url, "/ceramic/recon")
     names = ("sha256a", "events", "head", "epoch", "peer_id")
-    feed = read(url, "/ceramic/feed/events?limit=10000")
-    return {name: recon[name] for name in names} | {"feed": [each["id"] for each in feed["events"]]}
+    feed: list[str] = []
+    token = "0"
+    while (page := read(url, f"/ceramic/feed/events?limit=10000&resumeAt={token}"))["events"]:
+        feed += [event["id"] for event in page["events"]]
+        token = page["resumeToken"]
+    return {name: recon[name] for name in names} | {"feed": feed}
 
 
 def main(old: str, new: str, events: str = str(EVENTS)) -> None:
