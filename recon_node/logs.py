@@ -9,7 +9,9 @@ only shown at level debug.
 import logging
 import os
 import sys
+import time
 from io import StringIO
+from math import inf
 from typing import Annotated, Any, Literal, TextIO
 
 import structlog
@@ -126,7 +128,22 @@ def _order(logger: object, method: str, line: EventDict) -> EventDict:
     return {**first, **line}
 
 
+class _Seldom(logging.Filter):
+    """Lets through one line in a minute, without the traceback. trio logs ten in a second while
+    this process may open no more files, and so takes no connection."""
+
+    _due = -inf
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if now < self._due:
+            return False
+        self._due, record.exc_info = now + 60, None
+        return True
+
+
 def _tame_libraries(level: str) -> None:
+    logging.getLogger("trio.serve_listeners").filters = [_Seldom()]
     quiet = logging.DEBUG if level == "debug" else logging.CRITICAL
     for name in _NOISY_LIBRARIES:
         logger = logging.getLogger(name)

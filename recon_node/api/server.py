@@ -53,6 +53,8 @@ _ACCEPTED_AT_ONCE: Final = 64
 """Connections that are accepted before others get a turn."""
 _RETRY: Final = 0.1
 """Seconds until connections are accepted again, when this process can have no more."""
+_TOLD_EVERY: Final = 60.0
+"""Seconds between two log lines that say so."""
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _WATCH: Final = 1.0
@@ -164,6 +166,7 @@ async def _accept(
     """
     with socket.socket(fileno=listening.detach()) as sock:
         sock.setblocking(False)
+        told_at = -inf
         while True:
             await trio.lowlevel.wait_readable(sock.fileno())
             try:
@@ -175,7 +178,9 @@ async def _accept(
             except OSError as error:
                 if error.errno not in _NO_ROOM:
                     raise
-                logger.warning("Cannot accept API connections", reason=error.strerror)
+                if trio.current_time() >= told_at + _TOLD_EVERY:
+                    told_at = trio.current_time()
+                    logger.warning("Cannot accept API connections", reason=error.strerror)
                 await trio.sleep(_RETRY)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import itertools
+import resource
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ import trio.testing
 from api_samples import PATIENCE, Api, Events, api_of, connect, read_to_end, serving
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
+from structlog.testing import capture_logs
 
 from recon_node.api.app import create_app
 from recon_node.api.endpoint import Services
@@ -60,6 +62,29 @@ async def test_requests_that_were_sent_ahead_leave_turns_to_others() -> None:
         for stream in (client, *floods):
             await stream.aclose()
     assert meanwhile < 100
+
+
+async def test_without_more_files_clients_wait_and_the_log_says_so_once(autojump_clock) -> None:
+    """A line was logged every tenth of a second: a gigabyte in a few days."""
+    closing, listener = trio.Event(), await open_listener("127.0.0.1", 0)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with (
+        socket.create_connection(("127.0.0.1", int(listener.url.rpartition(":")[2]))) as client,
+        capture_logs() as logs,
+    ):
+        client.setblocking(False)
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        async with trio.open_nursery() as nursery:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+            try:
+                nursery.start_soon(serve, Response(), listener, closing)
+                await trio.sleep(59)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            await trio.sleep(59)
+            closing.set()
+        assert client.recv(1000).startswith(b"HTTP/1.1 200 ")
+    assert [line["event"] for line in logs] == ["Cannot accept API connections"]
 
 
 async def test_a_crowd_that_connects_is_accepted_at_once() -> None:

@@ -90,6 +90,16 @@ def test_libp2p_speaks_only_at_debug(level: str, shown: bool) -> None:
     assert ("a peer hiccup" in stream.getvalue()) is shown
 
 
+def test_a_crowd_at_the_door_does_not_fill_the_log() -> None:
+    """trio says ten times in a second that no more files can be opened, with the traceback."""
+    stream = io.StringIO()
+    configure_logging("json", "info", stream)
+    for _ in range(100):
+        logging.getLogger("trio.serve_listeners").error("EMFILE", exc_info=OSError())
+    [line] = lines(stream)
+    assert "exception" not in line
+
+
 def test_a_terminal_obeys_nothing_in_a_log_line() -> None:
     """Neither a value without blanks, which is written as it is, nor what an exception says."""
     evil = "x\x1b]0;owned\x07\u202ey"
