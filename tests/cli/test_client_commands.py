@@ -497,6 +497,12 @@ def test_streams_and_models_are_listed(node: TestnetNode, sample: Events) -> Non
     assert listed == [stream["id"] for stream in everything[:2]]
     assert first_page.stderr == f"{len(everything) - 2:,} more: --limit 0 lists all\n"
     first, *_ = json_of("model", "list", node=node)
+    [own] = [
+        line
+        for line in run("stream", "list", "--limit", "0", node=node).stdout.splitlines()
+        if line.startswith(first["id"])
+    ]
+    assert f" model {first['name']} " in own  # unlike those of its documents
     documents = json_of("stream", "list", "--model", first["id"], node=node)
     assert len(documents) == min(20, first["streams"])
     assert "model: " in error_of("stream", "list", "--model", "nonsense", node=node)

@@ -94,10 +94,11 @@ def list_streams(
         print_json(listed)
         return
     streams = understood(node, listed, list[_Stream])
-    table = make_table("stream", "model", "controller", "events", numbers=("events",))
+    table = make_table("stream", "of", "controller", "events", numbers=("events",))
     for stream in streams:
-        kind = stream["name"] or stream["model_name"] or stream["sort_value"]
-        table.add_row(stream["id"], kind, stream["controller"], f"{stream['events']:,}")
+        of = f"model {stream['name']}" if stream["name"] else stream["model_name"]
+        cells = (of or stream["sort_value"], stream["controller"], f"{stream['events']:,}")
+        table.add_row(stream["id"], *cells)
     total = len(streams) if where or indexed else total  # that of the model, then
     _print_list(table, len(streams), total, "such streams" if query else "streams")
 
