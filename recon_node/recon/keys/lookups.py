@@ -187,7 +187,7 @@ class Finger:
             reach = max(_LEAF_REACH, size // _LONG_CUT_SHARE)
             yield from self._long_cuts(root, ranks, reach, 1 if quick else _CHOICE)
         elif ranks:
-            self._return_to(start)
+            self._at, self._lanes = self._seek_rank(first), start
             yield from self._short_cuts(ranks, first, min(_CUT_REACH, size // _CUT_SHARE))
 
     def _long_cuts(
@@ -242,11 +242,6 @@ class Finger:
         if not (0 <= index <= len(self._leaf) and self._seen is self._store.lanes_of_all):
             index = self._seek_rank(rank)
         return self._move(index)
-
-    def _return_to(self, position: int) -> None:
-        """Move back to a position."""
-        self._at = self._seek_rank(position >> COUNT_SHIFT)
-        self._lanes = position
 
     def _move(self, index: int) -> int:
         """Move within the leaf; return the position there."""
