@@ -263,6 +263,8 @@ class Objects:
     @contextmanager
     def _explained(self, name: str, what: str) -> Iterator[None]:
         try:
+            if self._web is not None and what != "read":  # not by the library, as `web` has it
+                raise ValueError("a web server can only be read")
             yield
         except FileNotFoundError:
             raise MissingObjectError(f"{name} is missing in {self.url}") from None

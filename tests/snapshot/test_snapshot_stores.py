@@ -108,7 +108,9 @@ def test_a_web_server_is_enough_to_read(log: Path, tmp_path: Path) -> None:
         assert "sound" in checked("verify", url)
         result = run("list", url)
         assert result.exit_code == 1
-        assert "cannot be listed" in result.output
+        assert "cannot be listed: a web server can only be read" in result.output
+        with pytest.raises(ObjectError, match="cannot be written: a web server can only be read"):
+            Objects.open(url).put("name", b"")
 
 
 def test_the_signer_must_be_trusted(log: Path, tmp_path: Path) -> None:
