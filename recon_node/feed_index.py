@@ -124,10 +124,7 @@ class IndexFile:
             FeedIndexError: the file cannot be read.
         """
         address = f"{(data_dir / self.name).absolute().as_uri()}?mode=ro"
-        with (
-            self.translated_errors(data_dir),
-            closing(_connect(address, uri=True)) as connection,
-        ):
+        with self.translated_errors(data_dir), closing(_connect(address, uri=True)) as connection:
             connection.execute("BEGIN")
             yield connection
 

@@ -88,10 +88,7 @@ FATAL_ERRORS = (
 
 
 async def run_node(
-    settings: Settings,
-    *,
-    watch_stdin: bool = False,
-    on_stopping: Callable[[], None] = lambda: None,
+    settings: Settings, *, watch_stdin: bool = False, on_stopping: Callable[[], None] = lambda: None
 ) -> None:
     """Run a node until it is stopped.
 

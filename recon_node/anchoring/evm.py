@@ -33,12 +33,7 @@ from recon_node.anchoring.signer import Signer
 from recon_node.ceramic.auth.did import eip55, keccak_256
 from recon_node.ceramic.time_proof import anchor_call
 from recon_node.chain.rpc import RpcProvider
-from recon_node.chain.rpc_answers import (
-    read_base_fee,
-    read_hex,
-    read_quantity,
-    read_wei,
-)
+from recon_node.chain.rpc_answers import read_base_fee, read_hex, read_quantity, read_wei
 from recon_node.chain.rpc_endpoint import AnswerError, NoAnswerError
 from recon_node.ipld import CID
 

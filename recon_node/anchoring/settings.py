@@ -112,9 +112,7 @@ class AnchorSettings:
     password_file: Annotated[OptionalPath, Flag(name="anchor_password_file", metavar="FILE")] = None
     """File with the password, if the key file is an encrypted keystore."""
     streams: Annotated[
-        TextList,
-        checked_by(_check_streams),
-        Flag(name="anchor_streams", metavar="WHICH"),
+        TextList, checked_by(_check_streams), Flag(name="anchor_streams", metavar="WHICH")
     ] = ("own",)
     """Which streams to anchor: own (those that clients of this node write to), all, or none; or
     controllers (did:...) and models (StreamIDs).

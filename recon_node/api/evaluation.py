@@ -226,11 +226,7 @@ class Evaluation:
         return answer
 
     async def _watch(
-        self,
-        subject: Subject,
-        ready: trio.Event,
-        task: trio.lowlevel.Task,
-        scope: trio.CancelScope,
+        self, subject: Subject, ready: trio.Event, task: trio.lowlevel.Task, scope: trio.CancelScope
     ) -> None:
         """Take the turn of what takes long for a task that does, or cancel it."""
         await ready.wait()

@@ -146,10 +146,7 @@ def _tidy(schema: Any) -> Any:
 def _operation(endpoint: Endpoint, bodies: Mapping[Any, Json]) -> Json:
     parameters = _parameters(endpoint)
     summary = inspect.cleandoc(endpoint.handle.__doc__ or "").partition("\n")[0]
-    described: Json = {
-        "tags": [_group(endpoint.path)],
-        "summary": summary.rstrip("."),
-    }
+    described: Json = {"tags": [_group(endpoint.path)], "summary": summary.rstrip(".")}
     if endpoint.own:
         described[EXTENSION] = True
     more = " ".join(inspect.cleandoc(endpoint.handle.__doc__ or "").split()[len(summary.split()) :])

@@ -556,9 +556,7 @@ def _answer_to(request: Head) -> AnswerWriter:
     wishes = [value for name, value in request.headers if name == b"connection"]
     closes = any(wish.strip() == b"close" for wish in b",".join(wishes).lower().split(b","))
     return AnswerWriter(
-        is_head=request.method == b"HEAD",
-        is_old=request.version < b"1.1",
-        keeps_alive=not closes,
+        is_head=request.method == b"HEAD", is_old=request.version < b"1.1", keeps_alive=not closes
     )
 
 

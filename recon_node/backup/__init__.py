@@ -213,11 +213,7 @@ def restore_backup(
         OSError: a file cannot be read or written.
     """
     private_directory(data_dir)
-    with (
-        directory_lock(data_dir),
-        scratch_folder(data_dir) as folder,
-        source.open("rb") as file,
-    ):
+    with directory_lock(data_dir), scratch_folder(data_dir) as folder, source.open("rb") as file:
         # A write-ahead log beside another log than its own would be applied to it.
         _refuse_replacing(data_dir, {LOG_FILE + suffix: "" for suffix in _OF_A_LOG})
         progress("reading the backup", 0, None)

@@ -111,11 +111,7 @@ def proof_block(chain_id: str, root: CID, tx_hash: bytes) -> tuple[CID, bytes]:
 
 
 def time_event_car(
-    init: CID,
-    prev: CID,
-    proof: tuple[CID, bytes],
-    path: str,
-    nodes: Mapping[CID, bytes],
+    init: CID, prev: CID, proof: tuple[CID, bytes], path: str, nodes: Mapping[CID, bytes]
 ) -> bytes:
     """Return the CAR of the time event that anchors `prev`."""
     proof_cid, block = proof

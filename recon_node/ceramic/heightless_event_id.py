@@ -57,12 +57,7 @@ class HeightlessEventId(bytes):
 
     @classmethod
     def build(
-        cls,
-        network: Network,
-        model: StreamId,
-        controller: str,
-        init_cid: CID,
-        event_cid: CID,
+        cls, network: Network, model: StreamId, controller: str, init_cid: CID, event_cid: CID
     ) -> Self:
         """Build the EventId of an event.
 

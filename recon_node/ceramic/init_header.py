@@ -24,12 +24,7 @@ from typing import Any, Final, Self
 from recon_node.ceramic.auth.did import is_did
 from recon_node.ceramic.auth.envelope import fields_of, of_type
 from recon_node.ceramic.errors import InvalidEventError, StreamIdError
-from recon_node.ceramic.event_id import (
-    DAG_SORT_KEY,
-    DEFAULT_SORT_KEY,
-    NO_SORT_KEY,
-    STREAM_ID_CODEC,
-)
+from recon_node.ceramic.event_id import DAG_SORT_KEY, DEFAULT_SORT_KEY, NO_SORT_KEY, STREAM_ID_CODEC
 from recon_node.ipld import (
     CID,
     IpldError,

@@ -13,13 +13,7 @@ from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any, Final, Generic, TypeVar
 
-from recon_node.base.connection import (
-    Answer,
-    InvalidArgumentError,
-    NotANodeError,
-    Request,
-    segment,
-)
+from recon_node.base.connection import Answer, InvalidArgumentError, NotANodeError, Request, segment
 from recon_node.ceramic import StreamId
 from recon_node.client.arguments import (
     CidRef,

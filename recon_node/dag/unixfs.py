@@ -24,15 +24,7 @@ from enum import IntEnum
 from typing import Final
 
 from recon_node.dag.errors import DagError, UnixFsError
-from recon_node.ipld import (
-    CID,
-    DAG_PB,
-    IDENTITY,
-    RAW,
-    VarintError,
-    dag_pb,
-    encode_varint,
-)
+from recon_node.ipld import CID, DAG_PB, IDENTITY, RAW, VarintError, dag_pb, encode_varint
 from recon_node.ipld.dag_pb import PbLink, PbNode, decode_number
 
 CHUNK_SIZE: Final = 256 * 1024

@@ -57,6 +57,5 @@ def required_for(purpose: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{purpose} need the package {error.name}: {INSTALL_ALL}",
-            name=error.name,
+            f"{purpose} need the package {error.name}: {INSTALL_ALL}", name=error.name
         ) from None

@@ -324,10 +324,7 @@ _SAVE_LIMIT: Final = 1.0
 
 @asynccontextmanager
 async def open_p2p(
-    settings: P2PSettings,
-    store: Store,
-    data_dir: Path,
-    versions: Sequence[Version[Any]] = VERSIONS,
+    settings: P2PSettings, store: Store, data_dir: Path, versions: Sequence[Version[Any]] = VERSIONS
 ) -> AsyncIterator[P2P]:
     """Take part in the network of a store until the block ends.
 

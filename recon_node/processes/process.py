@@ -76,11 +76,7 @@ class Process:
     def __init__(self, command: Sequence[str], files: Sequence[int] = ()) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         self._process = Popen(
-            command,
-            stdin=PIPE,
-            stdout=PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-            pass_fds=files,
+            command, stdin=PIPE, stdout=PIPE, env={**os.environ, "PYTHONPATH": path}, pass_fds=files
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -23,13 +23,7 @@ import trio
 from recon_node.base.errors import unwrapped, without_passwords
 from recon_node.ceramic import EventId, EventIdError
 from recon_node.recon import KeyRange, covers, merge_ranges
-from recon_node.snapshot.objects import (
-    Faults,
-    ObjectError,
-    Objects,
-    SnapshotError,
-    SnapshotFault,
-)
+from recon_node.snapshot.objects import Faults, ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import PackExtent
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.snapshot_reader import (

@@ -11,13 +11,7 @@ from itertools import chain
 from typing import Final, NoReturn
 
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.snapshot.objects import (
-    Faults,
-    ObjectError,
-    Objects,
-    SnapshotError,
-    SnapshotFault,
-)
+from recon_node.snapshot.objects import Faults, ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import PACKS, pack_name
 from recon_node.snapshot.root import (
     FEEDS,

@@ -241,10 +241,7 @@ for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
     help="Stop cleanly when the tables' disk has less free space than this; 0: never.",
 )
 @click.option(
-    "--metrics",
-    type=ADDRESS,
-    metavar="HOST:PORT",
-    help="Serve Prometheus metrics at this address.",
+    "--metrics", type=ADDRESS, metavar="HOST:PORT", help="Serve Prometheus metrics at this address."
 )
 @click.option(
     "--traces",

@@ -125,13 +125,7 @@ def kafka(
 
 
 def _follow(
-    tables: Location,
-    take: Take,
-    *,
-    names: tuple[str, ...],
-    every: int,
-    once: bool,
-    as_json: bool,
+    tables: Location, take: Take, *, names: tuple[str, ...], every: int, once: bool, as_json: bool
 ) -> None:
     from spark_sink.export.following import follow
 

@@ -62,17 +62,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--timeout", type=MILLISECONDS, default="60s", help="Longest query: 60s, 5m.")
 @click.option("--memory", type=ByteSize(), default="512MB", help="Memory of a query or feed.")
 @click.option(
-    "--threads",
-    type=click.IntRange(1, 64),
-    default=2,
-    metavar="N",
-    help="Threads of a query.",
+    "--threads", type=click.IntRange(1, 64), default=2, metavar="N", help="Threads of a query."
 )
 @click.option(
-    "--metrics",
-    type=ADDRESS,
-    metavar="HOST:PORT",
-    help="Serve Prometheus metrics at this address.",
+    "--metrics", type=ADDRESS, metavar="HOST:PORT", help="Serve Prometheus metrics at this address."
 )
 @json_lines_option("the start, with the address, and the end")
 def serve(

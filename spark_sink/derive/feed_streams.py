@@ -24,14 +24,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from recon_node.base.latest import Remembered
-from recon_node.ceramic import (
-    CeramicError,
-    Event,
-    InitHeader,
-    StreamId,
-    StreamType,
-    parse_event,
-)
+from recon_node.ceramic import CeramicError, Event, InitHeader, StreamId, StreamType, parse_event
 from recon_node.ceramic.checked_events import Chain, read_chain, read_checked
 from recon_node.ceramic.init_header import METAMODEL
 from recon_node.ipld import CID
@@ -103,10 +96,7 @@ class FeedStream:
     """
 
     def __init__(
-        self,
-        cid: bytes,
-        rows: Sequence[Row],
-        summary: StreamSummary | None = None,
+        self, cid: bytes, rows: Sequence[Row], summary: StreamSummary | None = None
     ) -> None:
         self.cid = cid
         self.rows = rows

@@ -191,11 +191,7 @@ def _tip_columns(stream: FeedStream, tip: Tip[CID] | None) -> Row:
 
 
 def _reason(decision: Decision[CID]) -> dict[str, Any]:
-    return {
-        "rule": decision.rule.value,
-        "winner": decision.winner,
-        "rivals": decision.rivals,
-    }
+    return {"rule": decision.rule.value, "winner": decision.winner, "rivals": decision.rivals}
 
 
 def _content_after(event: Event, data: StreamData) -> bytes:

@@ -170,10 +170,7 @@ def _answer(
 
 
 def _rows(
-    duck: Duck,
-    relation: DuckDBPyRelation,
-    readers: list[Callable[[Any], Any]],
-    here: Sequence[str],
+    duck: Duck, relation: DuckDBPyRelation, readers: list[Callable[[Any], Any]], here: Sequence[str]
 ) -> Iterator[Row]:
     with _as_sink_errors(here):
         while rows := duck.do(partial(relation.fetchmany, _FETCH_ROWS)):

@@ -24,12 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive.workers import SparkWorkers
-from spark_sink.errors import (
-    FeedChangedError,
-    FeedRefusedError,
-    FeedUnreachableError,
-    SinkError,
-)
+from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, SinkError
 from spark_sink.run.cluster import calling_after
 from spark_sink.run.follower import Follower
 from spark_sink.run.pipeline import QuerySettings, Sink, start_query

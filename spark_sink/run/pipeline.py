@@ -143,12 +143,7 @@ class Sink:
         self._busy = threading.Lock()
         self._closed = False
 
-    def add_batch(
-        self,
-        source: SourceOptions,
-        batch_id: int,
-        end: tuple[str, int],
-    ) -> None:
+    def add_batch(self, source: SourceOptions, batch_id: int, end: tuple[str, int]) -> None:
         """Add a batch to the tables: what the feed has after them.
 
         Args:

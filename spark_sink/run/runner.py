@@ -32,13 +32,7 @@ from spark_sink.tables.delta_log import Reading, epoch_of, reading_of
 from spark_sink.tables.location import Location, absolute, local_directory
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.staging import Staged
-from spark_sink.tables.tables import (
-    CHECKPOINT_DIR,
-    SCRATCH_DIR,
-    Tables,
-    check_checkpoint,
-    lock,
-)
+from spark_sink.tables.tables import CHECKPOINT_DIR, SCRATCH_DIR, Tables, check_checkpoint, lock
 
 _START_TIMEOUT: Final = 30.0
 """Seconds to wait for the node at the start."""

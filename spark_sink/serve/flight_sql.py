@@ -31,14 +31,7 @@ from recon_node.base.latest import Remembered
 from spark_sink.errors import RequestError, invalid_request
 from spark_sink.serve import ipc, metadata
 from spark_sink.serve.database import Wanted
-from spark_sink.serve.flight_messages import (
-    MalformedError,
-    Message,
-    name_of,
-    new,
-    packed,
-    unpacked,
-)
+from spark_sink.serve.flight_messages import MalformedError, Message, name_of, new, packed, unpacked
 from spark_sink.serve.metadata import MAX_SQL
 from spark_sink.serve.query_turns import QueryWorkers
 from spark_sink.serve.query_worker import StatementPlan

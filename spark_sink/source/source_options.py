@@ -19,15 +19,7 @@ MAX_ROWS_PER_BATCH: Final = 10_000
 PARTITIONS: Final = 2
 FILTERS: Final = ("sortKey", "sortValue", "controller", "streamId", "controllers")
 _BOUNDS: Final = ("startingOffset", "startingTimestamp", "endingOffset", "endingTimestamp")
-_OPTIONS: Final = (
-    "url",
-    "token",
-    *_BOUNDS,
-    "maxRowsPerBatch",
-    "partitions",
-    *FILTERS,
-    "patience",
-)
+_OPTIONS: Final = ("url", "token", *_BOUNDS, "maxRowsPerBatch", "partitions", *FILTERS, "patience")
 # Options that Spark adds: the arguments of `load()`, and properties of a table in a catalog.
 # Names with a dot are table properties or settings, not options of this source.
 _SPARKS_OWN: Final = frozenset(

@@ -195,11 +195,7 @@ class SinkTable:
             self._upsert(rows, properties)
 
     def replace_rows(
-        self,
-        spec: TableSpec,
-        rows: Iterable[pa.Table],
-        position: int,
-        following: tuple[str, int],
+        self, spec: TableSpec, rows: Iterable[pa.Table], position: int, following: tuple[str, int]
     ) -> None:
         """Replace all rows and the columns in one commit; the arguments are as in `put`."""
         self.spec = spec

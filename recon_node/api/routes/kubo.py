@@ -37,11 +37,7 @@ from recon_node.api.models import (
     parsed_by,
     peer_id_bytes,
 )
-from recon_node.api.routes.node_info import (
-    connect_to_one,
-    network_side,
-    with_peer_id,
-)
+from recon_node.api.routes.node_info import connect_to_one, network_side, with_peer_id
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IpldError, dag_cbor, dag_json
 from recon_node.p2p import PeerError
 from recon_node.store import Store

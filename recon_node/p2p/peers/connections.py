@@ -72,12 +72,7 @@ class Candidates:
     """Takes the peers that were found, and says which of them to dial."""
 
     def __init__(
-        self,
-        host: Host,
-        book: PeerBook,
-        wanted: Interests,
-        shares: Shares,
-        max_connections: int,
+        self, host: Host, book: PeerBook, wanted: Interests, shares: Shares, max_connections: int
     ) -> None:
         self._host = host
         self._book = book

@@ -214,11 +214,7 @@ class NetworkDHT(KadDHT):
     def __init__(self, host: IHost) -> None:
         nothing = NamespacedValidator({}, strict_validation=True)
         super().__init__(
-            host,
-            DHTMode.SERVER,
-            validator=nothing,
-            validator_changed=True,
-            strict_validation=True,
+            host, DHTMode.SERVER, validator=nothing, validator_changed=True, strict_validation=True
         )
         self.provider_store = RecordStore(host)
         self._provider_rate_max = MAX_ANNOUNCES

@@ -24,13 +24,7 @@ from recon_node.ceramic import Network
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.dht import CLOSEST, FoundProvider, LibraryDht
 from recon_node.p2p.peers.dht_server import LIFETIME
-from recon_node.p2p.peers.schedule import (
-    MAX_QUICK,
-    ROUNDS,
-    Rendezvous,
-    Schedule,
-    all_rendezvous,
-)
+from recon_node.p2p.peers.schedule import MAX_QUICK, ROUNDS, Rendezvous, Schedule, all_rendezvous
 from recon_node.store import Interest
 from recon_node.store.kept_interests import Interests
 

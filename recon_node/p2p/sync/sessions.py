@@ -16,11 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    contextmanager,
-    nullcontext,
-)
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -41,12 +37,7 @@ from recon_node.p2p.errors import (
     describe_error,
 )
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
-from recon_node.p2p.transport.framing import (
-    RECON_KEPT_FOR,
-    KeptStreams,
-    PeerFrames,
-    PeerStream,
-)
+from recon_node.p2p.transport.framing import RECON_KEPT_FOR, KeptStreams, PeerFrames, PeerStream
 from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
 from recon_node.recon.actions import Admit, SendValues
 from recon_node.store import StoreError
@@ -175,10 +166,7 @@ class SessionRun(ABC, Generic[M]):
 
 
 async def converse(
-    session: Session[M],
-    wire: Wire[M],
-    performer: Performer,
-    meter: Meter | None = None,
+    session: Session[M], wire: Wire[M], performer: Performer, meter: Meter | None = None
 ) -> None:
     """Exchange messages until the session is done: read one, do what the session says, go on.
 

@@ -219,9 +219,7 @@ class GuardedSwarm(Swarm):
         super()._init_connection_management()
         self.auto_connector = NoAutoConnector(self)
         self.inbound = Slots(
-            inbound_slots(self.connection_config.max_connections),
-            trio.current_time,
-            self._allowed,
+            inbound_slots(self.connection_config.max_connections), trio.current_time, self._allowed
         )
 
     async def _handle_inbound_connection(

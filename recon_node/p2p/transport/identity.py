@@ -18,10 +18,7 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.exceptions import CryptographyError
 from libp2p.crypto.keys import KeyPair, KeyType
 from libp2p.crypto.rsa import RSAPublicKey
-from libp2p.crypto.serialization import (
-    deserialize_private_key,
-    key_type_to_public_key_deserializer,
-)
+from libp2p.crypto.serialization import deserialize_private_key, key_type_to_public_key_deserializer
 from libp2p.identity_utils import save_identity
 from libp2p.peer.id import ID
 from multiaddr.codecs.cid import Codec as _AddressPart  # type: ignore[import-untyped]

@@ -8,13 +8,7 @@ need not go through the whole range.
 from typing import Final, NamedTuple
 
 from recon_node.base.steps import Steps
-from recon_node.recon.coded.messages import (
-    HINT_SIZE,
-    SYMBOL_SIZE,
-    Estimate,
-    Message,
-    fingerprint,
-)
+from recon_node.recon.coded.messages import HINT_SIZE, SYMBOL_SIZE, Estimate, Message, fingerprint
 from recon_node.recon.keys.key_hashes import ID_SIZE
 from recon_node.recon.keys.key_store import KeyView
 from recon_node.recon.keys.lookups import Finger

@@ -231,11 +231,7 @@ class PeerRing:
     """
 
     def __init__(
-        self,
-        key: SigningKey,
-        *,
-        pick: Callable[[int], int],
-        was_connected: Callable[[str], bool],
+        self, key: SigningKey, *, pick: Callable[[int], int], was_connected: Callable[[str], bool]
     ) -> None:
         self._key = key
         self._pick = pick

@@ -108,13 +108,7 @@ def read_keys(reader: Reader, lower: bytes, upper: bytes, upto: int, limit: int)
 
 
 def read_sort_key(
-    reader: Reader,
-    sort_key: str,
-    marker: bytes,
-    after: int,
-    upto: int,
-    limit: int,
-    max_bytes: int,
+    reader: Reader, sort_key: str, marker: bytes, after: int, upto: int, limit: int, max_bytes: int
 ) -> list[FeedRow]:
     """Return at most `limit` init events whose header has that sort key, of the positions
     (after, upto] of the feed, in order; none that are forgotten.

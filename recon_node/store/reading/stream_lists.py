@@ -249,8 +249,7 @@ def _count(connection: sqlite3.Connection, index: str, terms: str, values: Seque
     withheld = "WHERE position IS NULL AND state = ?"
     (total,) = connection.execute(f"{count} {index} WHERE kind = 'init' {terms}", values).fetchone()
     (held,) = connection.execute(
-        f"{count} undelivered {withheld} AND kind = 'init' {terms}",
-        (State.UNCOVERED, *values),
+        f"{count} undelivered {withheld} AND kind = 'init' {terms}", (State.UNCOVERED, *values)
     ).fetchone()
     return int(total - held)
 
