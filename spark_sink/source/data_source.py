@@ -34,7 +34,7 @@ from pyspark.sql.types import StructType
 
 from spark_sink.errors import FeedUnreachableError, SinkError
 from spark_sink.schema import FEED
-from spark_sink.source.feed_client import NOW, Feed, Head
+from spark_sink.source.feed_client import Feed, Head
 from spark_sink.source.source_options import RangePartition, SourceOptions
 
 Offset = dict[str, Any]
@@ -157,12 +157,12 @@ class ReconStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close the connection."""
         self._feed.close()
 
-    def _head(self, news: Mapping[str, float] = NOW) -> Head | None:
+    def _head(self, long_poll: Mapping[str, float] | None = None) -> Head | None:
         """Where the feed ends; None if the node does not answer."""
         if self._ended is not None:
             return self._ended
         try:
-            return self._feed.head(patience=0, news=news)
+            return self._feed.head(patience=0, long_poll=long_poll)
         except FeedUnreachableError:
             return None
 

@@ -35,7 +35,6 @@ CIDS: Final = pa.schema([FEED.field(_POSITION), FEED.field(CID)])
 # feed without these.
 _NEW_COLUMNS: Final = frozenset({"delivered_at", "fault"})
 
-NOW: Final[Mapping[str, float]] = {}
 DEFAULT_PATIENCE: Final = 120.0
 """Seconds to wait for a node that does not answer."""
 _ARROW: Final = "/ceramic/feed/arrow"
@@ -110,17 +109,17 @@ class Feed:
         patience: float | None = None,
         on_failure: Callable[[FeedUnreachableError], None] = lambda error: None,
         *,
-        news: Mapping[str, float] = NOW,
+        long_poll: Mapping[str, float] | None = None,
     ) -> Head:
         """Return the current head of the feed.
 
         Args:
             patience: seconds to wait for an answer; None: the feed's own.
             on_failure: called after each try that failed.
-            news: `after` and `wait`: wait up to this many seconds for an event after a position.
+            long_poll: `after` and `wait`: up to `wait` seconds for an event after a position.
         """
         patience = self.patience if patience is None else patience
-        return _retried(partial(self._head_once, news), patience, on_failure)
+        return _retried(partial(self._head_once, long_poll), patience, on_failure)
 
     def check(self, position: int, epoch: str, head: Head) -> None:
         """Check that the feed continues what was read, up to `position` of the log `epoch`."""
@@ -230,8 +229,8 @@ class Feed:
             return None
         return ed25519_did(raw[-_KEY_SIZE:]) if raw[:-_KEY_SIZE] == _ED25519_PEER_ID else None
 
-    def _head_once(self, news: Mapping[str, float]) -> Head:
-        response = self.ask("/ceramic/feed/head", _HEAD_TIMEOUT, **news)
+    def _head_once(self, long_poll: Mapping[str, float] | None) -> Head:
+        response = self.ask("/ceramic/feed/head", _HEAD_TIMEOUT, **(long_poll or {}))
         self.check_status(response)
         try:
             body = response.json()
