@@ -1,7 +1,6 @@
 """What a node says of itself: version, network, Recon's state, metrics; and HTTP's small print."""
 
 import dataclasses
-import hashlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from recon_node.api.metrics.catalogue import FAMILIES
 from recon_node.api.routes.node_info import did_of_peer, with_peer_id
 from recon_node.base.timing import Durations
 from recon_node.p2p import PeerInfo
+from recon_node.recon import Sha256a
 from recon_node.store import Store
 
 
@@ -35,14 +35,7 @@ async def test_who_it_is(api: Api) -> None:
 
 async def test_recon_returns_the_hash_of_all_keys(api: Api, filled: Events, store: Store) -> None:
     state = (await api.get("/ceramic/recon")).json()
-    lanes = [0] * 8
-    for key in store.keys:
-        digest = hashlib.sha256(key).digest()
-        for lane in range(8):
-            part = int.from_bytes(digest[4 * lane : 4 * lane + 4], "little")
-            lanes[lane] = (lanes[lane] + part) % 2**32
-    expected = b"".join(lane.to_bytes(4, "little") for lane in lanes).hex().upper()
-    assert state["sha256a"] == expected
+    assert state["sha256a"] == Sha256a.of(*store.keys).hex().upper()
     assert (state["network"], state["events"], state["waiting"]) == ("local-7", len(filled), 0)
     assert state["syncs"] == []
 

@@ -181,22 +181,27 @@ def events_of_the_recorded_node() -> dict[HeightlessEventId, bytes]:
     return sdk_sample.ring_events(Network.from_id(RECORDED["network_id"]), 24)
 
 
+def said_to(session, ring: Ring, values, messages: list[Message]) -> Iterator[Message]:
+    """What a session says to the messages of the other side."""
+    for message in messages:
+        for action in session.receive(message):
+            match action:
+                case Send([reply]):
+                    yield reply
+                case SendValues(first, last):
+                    yield from [Value(key, values[key]) for key in ring.keys(first, last)]
+
+
 @pytest.mark.parametrize("name", ["initiator-wrong-hash", "initiator-one-key"])
 def test_a_responder_answers_as_the_recorded_node_did(name):
     messages, events = recorded_messages(name), events_of_the_recorded_node()
     overlap = next(m.interests for _, m in messages if isinstance(m, InterestResponse))
     ring = Ring(KeyStore(events), is_fencepost)
     session = Responder(ring, overlap)
-    answers: list[Message] = []
-    for side, message in messages:
-        if side == "initiator":
-            for action in session.receive(message):
-                match action:
-                    case Send([reply]):
-                        answers.append(reply)
-                    case SendValues(first, last):
-                        answers += [Value(key, events[key]) for key in ring.keys(first, last)]
-    assert answers == [message for side, message in messages if side == "responder"]
+    ours = [message for side, message in messages if side == "initiator"]
+    assert list(said_to(session, ring, events, ours)) == [
+        message for side, message in messages if side == "responder"
+    ]
     assert session.end_of_stream()
 
 
@@ -208,14 +213,7 @@ def test_an_initiator_asks_as_the_recorded_node_did(name):
     ring = Ring(KeyStore(values), lambda bound: bound not in values)
     session = Initiator(ring, interests)
     asked: list[Message] = turn_of(session.start())
-    for side, message in messages:
-        if side == "responder":
-            for action in session.receive(message):
-                match action:
-                    case Send([request]):
-                        asked.append(request)
-                    case SendValues(first, last):
-                        asked += [Value(key, values[key]) for key in ring.keys(first, last)]
+    asked += said_to(session, ring, values, [m for side, m in messages if side == "responder"])
     assert asked == [message for side, message in messages if side == "initiator"]
 
 

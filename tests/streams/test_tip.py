@@ -206,13 +206,6 @@ def test_works_on_binary_cids_in_their_binary_order(events: list[EventShape[str]
     assert select_tip(binary).event.hex() == select_tip(as_hex).event
 
 
-def test_heights_are_one_more_than_the_largest_of_the_prevs() -> None:
-    (figure,) = [f for f in FIGURES if f["case"] == "figure 6"]
-    assert heights({row["id"]: tuple(row["prev"]) for row in figure["events"]}) == {
-        "Init": 0, "T1": 1, "A": 1, "T2": 2, "B": 2, "T3": 3, "C": 3, "T4": 4,
-    }  # fmt: skip
-
-
 # --- refusals ------------------------------------------------------------
 
 INIT = EventShape("i", "init")
