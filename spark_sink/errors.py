@@ -19,8 +19,9 @@ INSTALL: Final = (
 
 NOT_ALLOWED: Final = "Permission denied"
 _READ_ONLY: Final = "Read-only file system"
+_FULL: Final = "No space left on device"
 _ADVICE: Final = {
-    "No space left on device": "the disk is full; free some space and start again, nothing is lost",
+    _FULL: "the disk is full; free some space and start again, nothing is lost",
     NOT_ALLOWED: "this user may not write there",
     _READ_ONLY: "the file system is mounted read-only",
     "Failed to fetch metadata for file": "a file of a table is damaged or missing; rebuild the "
@@ -182,8 +183,8 @@ def cannot_open(path: TablePath, error: Exception | str) -> TablesError:
         return TablesError(f"cannot open the table {path}: {fault}")
     if NOT_ALLOWED in reason:
         return TablesError(f"cannot open the table {path}: this user may not read it ({reason})")
-    if _READ_ONLY in reason:
-        return TablesError(f"cannot open the table {path}: {_ADVICE[_READ_ONLY]}")
+    if fault := next((fault for fault in (_READ_ONLY, _FULL) if fault in reason), None):
+        return TablesError(f"cannot open the table {path}: {_ADVICE[fault]}")
     reason = shorten(reason, _MAX_REASON, placeholder=" ...")
     if _is_view(path):
         then = " and create the view again with spark-sink view create"

@@ -20,8 +20,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from spark_sink.errors import TablesError
+from spark_sink.errors import TablesError, cannot_open
 from spark_sink.schema import TableSpec
 from spark_sink.tables.catalog import path_of, spec_of
 from spark_sink.tables.delta_log import (
@@ -106,13 +107,19 @@ class Changes:
 
     def __init__(self, directory: Location, name: str, since: Token | None) -> None:
         self._path = path_of(directory, name)
-        table = find_delta_table(self._path)
-        if table is None:
-            raise TablesError(f"there is no table {name} in {directory}")
-        self.table: DeltaTable = table
-        self.spec: TableSpec = spec_of(name, table)
-        self.epoch = epoch_of(table)
-        self.token = Token(identity_of(table), table.version(), position_of(table))
+        for is_last in (False, True):
+            table = find_delta_table(self._path)
+            if table is None:
+                raise TablesError(f"there is no table {name} in {directory}")
+            self.table: DeltaTable = table
+            try:
+                self.token = Token(identity_of(table), table.version(), position_of(table))
+                break
+            except DeltaError as error:  # `forget` deletes at once what it was opened by
+                if is_last:
+                    raise cannot_open(self._path, error) from error
+        self.spec: TableSpec = spec_of(name, self.table)
+        self.epoch = epoch_of(self.table)
         is_same = since is not None and since.table == self.token.table
         is_older = is_same and since is not None and since.version <= self.token.version
         self._since = since if is_older else None

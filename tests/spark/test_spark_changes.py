@@ -127,6 +127,21 @@ def test_rows_that_do_not_fit_in_memory_come_in_parts(tmp_path, monkeypatch):
         assert sorted_rows(name, came) == table_rows(tmp_path, name)
 
 
+def test_history_may_be_forgotten_while_a_table_is_opened(tmp_path, monkeypatch):
+    sink = filled(tmp_path, ROWS, 10, 20, len(ROWS), names=())
+    opened = changes.find_delta_table
+
+    def forgotten(path: Path) -> DeltaTable | None:
+        monkeypatch.setattr(changes, "find_delta_table", opened)
+        table = opened(path)
+        sink.tables.raw.forget_old_versions()
+        return table
+
+    monkeypatch.setattr(changes, "find_delta_table", forgotten)
+    rows = changes.Changes(tmp_path, "raw_events", None).rows()
+    assert sum(part.num_rows for _, part in rows) == len(ROWS)
+
+
 @pytest.mark.parametrize("name", ["raw_events", "conclusion_events", "stream_states"])
 def test_a_rebuilt_table_comes_again(tmp_path: Path, name: str) -> None:
     filled(tmp_path, ROWS)

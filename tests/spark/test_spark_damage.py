@@ -87,11 +87,17 @@ def test_a_view_is_not_rebuilt_but_created_again(tmp_path: Path) -> None:
         query(DeltaTable(view), "SELECT * FROM t")
 
 
-def test_a_read_only_file_system_is_not_damage(tmp_path: Path) -> None:
-    """A view that is not there yet is a directory that delta-rs makes before it looks."""
-    error = OSError("Could not create local directory Error: Os { message: Read-only file system }")
-    said = str(cannot_open(tmp_path / "views" / "posts", error))
-    assert said.endswith("posts: the file system is mounted read-only")
+@pytest.mark.parametrize(
+    ("fault", "advice"),
+    [
+        ("Read-only file system", "the file system is mounted read-only"),
+        ("No space left on device", "the disk is full; free some space and start again"),
+    ],
+)
+def test_what_a_file_system_refuses_is_not_damage(tmp_path: Path, fault: str, advice: str) -> None:
+    """A table that is not there yet is a directory that delta-rs makes before it looks."""
+    error = OSError(f"Could not create local directory Error: Os {{ message: {fault} }}")
+    assert f"posts: {advice}" in str(cannot_open(tmp_path / "views" / "posts", error))
 
 
 @pytest.mark.parametrize("name", ["raw_events", "stream_tips", "unprocessed_streams"])
