@@ -24,7 +24,7 @@ _.before_task_step  # trio.abc.Instrument
 _.input, _.blockHash, _.blockNumber  # pydantic's TypeAdapter: fields of an Ethereum transaction
 
 _.sepValue, _.streamId, _.deliveredAt, _.resumeToken  # msgspec: fields of a node's answers
-_.command_class  # click.Group
+_.command_class, _.short_help  # click.Group, click.Command
 (
     _.not_fetched,
     _.removed_peers,

@@ -64,6 +64,8 @@ _COMMANDS: Final = {
     "testnet": ("testnet_commands", "Run several nodes on this machine until Ctrl-C."),
 }
 """The commands, each with its module and its line in the help."""
+_WHOLE: Final = 1000
+"""Characters of the first sentence of a command's help, all of which the help of its group has."""
 
 
 def import_command(module: str, name: str) -> click.Command:
@@ -71,6 +73,8 @@ def import_command(module: str, name: str) -> click.Command:
     # What is imported stays: to look for garbage among it takes half a second.
     with no_garbage_collection(), quietly_interrupted():
         command: click.Command = getattr(import_module(f"recon_node.cli.{module}"), name)
+    for each in (command, *getattr(command, "commands", {}).values()):
+        each.short_help = each.get_short_help_str(_WHOLE)  # click cuts it after half a line
     return command
 
 

@@ -250,6 +250,7 @@ def test_every_command_and_option_explains_itself() -> None:
         for name in command.list_commands(context) if isinstance(command, click.Group) else ():
             inner = command.get_command(context, name)  # type: ignore[union-attr]
             assert inner.name == name
+            assert not inner.get_short_help_str().endswith("..."), context.command_path
             check(inner, click.Context(inner, parent=context, info_name=name))
 
     check(main, click.Context(main, info_name="recon-node"))
