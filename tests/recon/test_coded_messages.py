@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from peers import damaged, gaps_of
 from plain_codec import KEYS, PlainReader, columns, plain_bytes
+from support import vectors
 
 from recon_node.ceramic import IN_MEMORY, MAINNET, EventId, EventIdError, network_range
 from recon_node.ipld import VarintError, encode_varint
@@ -30,7 +31,6 @@ from recon_node.recon.coded.messages import (
     weigh,
 )
 from recon_node.recon.keys.key_hashes import NO_IDS
-from recon_node.recon.keys.ordered_keys import separator
 from recon_node.recon.keys.sketch import MAX_SYMBOLS, TABLE_SIZE, Symbols
 
 MIB = 1 << 20
@@ -150,77 +150,28 @@ def test_messages_survive_the_wire_and_damaged_ones_are_refused_or_canonical(mes
 
 # --- what is refused -----------------------------------------------------------------------------
 
-COUNT, ESTIMATE, SYMBOLS, IDS, SALT = (bytes((1 << bit,)) for bit in range(5))
+COUNT, ESTIMATE, SYMBOLS, IDS = (bytes((1 << bit,)) for bit in range(4))
 """Messages with one flag."""
 NOTHING = b"\x00"
 HUGE = encode_varint(2**60)
 TABLE = bytes(TABLE_SIZE)
 MANY_BYTES = bytes(MIB // 2)
-ONE_HINT, THREE_HINTS = bytes(4), bytes(12)
 
 
-def lists(number: int, of_each: bytes = b"\x01" + bytes(8) + b"\x00") -> bytes:
+def lists(number: int) -> bytes:
     """As many gaps as lists, each of which has one id of 8 bytes."""
     gaps = Gaps()
     for index in range(number):
         upper = END if index == number - 1 else b"\x01" + index.to_bytes(3, "big")
         gaps.append(upper, Mode.KEYS, ())
+    of_each = b"\x01" + bytes(8) + b"\x00"
     return IDS + encode_varint(number) + of_each * number + encode_message(Message(gaps=gaps))[1:]
 
 
-def keys_below(cut: bytes, *keys: bytes) -> bytes:
-    return encode_message(Message(gaps=gaps_of((cut, Mode.KEYS, keys))))
-
-
-CUT = separator(KEYS[3], KEYS[4])
-BOUNDS_1_3 = ESTIMATE + TABLE + b"\x02\x01\x01" + b"\x01\x03"
-
 MALFORMED = [
-    # the first byte, and what it announces
-    (b"", "ends too early"),
-    (b"\x20" + NOTHING, "unknown flags 32"),
-    (COUNT + b"\x80", "end within"),
-    (COUNT + b"\x80\x00" + NOTHING, "shortest"),
-    (COUNT + b"\x05", "ends too early"),
-    (ESTIMATE + TABLE[1:], "ends too early"),
-    (BOUNDS_1_3 + b"\x01\x02" + THREE_HINTS + NOTHING, "out of order"),
-    (BOUNDS_1_3 + b"\x01\x03" + THREE_HINTS + NOTHING, "out of order"),
-    (ESTIMATE + TABLE + b"\x00\x01\x01" + ONE_HINT + NOTHING, "share more or less"),
-    (ESTIMATE + TABLE + b"\2\0" + b"\2\1\2" + b"\2\1\3" + THREE_HINTS, "share more or less"),
-    (ESTIMATE + TABLE + b"\x00\x00" + ONE_HINT[1:], "ends too early"),
-    (SALT + bytes(15), "ends too early"),
-    (IDS + b"\x01\x01" + bytes(8) + b"\x00" + NOTHING, "1 lists, but 0"),
-    (IDS + b"\x00" + NOTHING, "without an id"),
-    (lists(3, b"\x00\x00"), "without an id"),
-    (lists(1, b"\x00\x01" + bytes(8)), "beside a list of all"),
-    # the second byte
-    (bytes.fromhex("00"), "ends too early"),
-    (bytes.fromhex("00 40"), "unknown flags"),
-    (bytes.fromhex("00 20"), "LEFT_OUT without"),
-    (bytes.fromhex("00 28 01") + bytes(32), "LEFT_OUT without"),
-    (bytes.fromhex("00 24 00") + bytes(32), "LEFT_OUT of 0 keys"),
-    (bytes.fromhex("00 24 01") + bytes(31), "ends too early"),
-    (bytes.fromhex("00 2c 01") + bytes(32), "with other flags"),
-    (bytes.fromhex("00 0c"), "with other flags"),
-    (bytes.fromhex("00 05"), "end within the varint"),
-    (bytes.fromhex("00 04 0000"), "gaps after AGREED"),
-    (bytes.fromhex("00 02") + bytes(31), "ends too early"),
-    (bytes.fromhex("00 10"), "CONTINUES at the end"),
-    (bytes.fromhex("00 00 0100"), "ends too early"),
-    # gaps and keys
-    (bytes.fromhex("00 00 0000 0000"), "bytes follow the last gap"),
-    (bytes.fromhex("00 00 04 01 61"), "shared|bound of"),
-    (bytes.fromhex("00 00 0002 6262 0001 61"), "out of order"),
-    (bytes.fromhex("00 00 0002 6262 0401 62"), "shares more"),
-    (bytes.fromhex("00 00 0002 6262 0400"), "prefix"),
-    (bytes.fromhex("00 00 0200 01 0001 61"), "no EventId"),
-    (bytes.fromhex("00 00 00 ff7f 61"), "bound of"),
-    (bytes.fromhex("00 00 8000 0161"), "minimal|shortest|varint"),
-    (bytes.fromhex("00 00 0200 ffffffff0f"), "ends too early|varint"),
-    (keys_below(CUT, RANGE.lower), "fencepost"),
-    (keys_below(CUT, KEYS[1], KEYS[1]), "out of order, or repeated"),
-    (keys_below(CUT, KEYS[2], KEYS[1]), "out of order, or repeated"),
-    (keys_below(CUT, KEYS[4]), "outside its gap"),
+    (bytes.fromhex(raw), says)
+    for rows in vectors.load("recon_1_2_malformed", TABLE=TABLE.hex()).values()
+    for raw, says in rows
 ]
 
 
