@@ -1,8 +1,6 @@
 """What the programs of this package share: standard streams, the signals that stop them, the limit
 of open files, how often garbage is collected, and advice where they cannot listen."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

@@ -5,8 +5,6 @@ what another server or version answers is found where it is read, and a mistake 
 taken for one.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

@@ -19,8 +19,6 @@ Extents are read in few requests, several at once, from threads that a process n
 when it ends; and what stands there is checked.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar

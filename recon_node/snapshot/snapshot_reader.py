@@ -5,8 +5,6 @@ What fails is a `SnapshotFault`, and the rest goes on: a damaged object costs wh
 that fails again and again is given up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 

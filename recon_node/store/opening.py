@@ -1,7 +1,5 @@
 """How a store is opened and closed: the lock, the log, and what of it is kept in memory."""
 
-from __future__ import annotations
-
 import threading
 import traceback
 from collections.abc import AsyncIterator, Iterator

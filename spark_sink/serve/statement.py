@@ -12,8 +12,6 @@ A table `NAME_feed` has the rows of `NAME`, and those to come. So a query of a f
 can be answered row by row: columns and conditions, and how many rows at most.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -6,8 +6,6 @@ that of /docs names the hashes of its own style and script, and allows Swagger U
 this package. Browsers keep what they have loaded, and ask with its ETag whether it has changed.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -11,8 +11,6 @@ memory. The same DAG is always cut into the same shards. Shards that the node al
 skipped, so an interrupted push continues where it stopped.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`recon-node events add` and `events get`, and `recon-node feed tail`."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -13,8 +13,6 @@ full, or the input has ended; whole batches of other events are taken before. Me
 the window, however long the input.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

@@ -4,8 +4,6 @@ The commands that write are the client (`recon_node.client`) for the shell: even
 with a key from a file, and the node gets nothing else.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import warnings
