@@ -1,9 +1,11 @@
 """What the programs of this package share."""
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
+from support.waiting import finished
 
 from recon_node.base.program import collect_seldom
 
@@ -38,3 +40,12 @@ def test_cycles_are_still_collected(collections: list[int]) -> None:
         cycle: list[object] = []
         cycle.append(cycle)
     assert len(collections) >= 5
+
+
+def test_a_process_that_is_limited_further_starts() -> None:
+    """As by LimitAS of systemd, or ulimit -v: no state of a stream could be computed."""
+    worker = (
+        f"ulimit -v 2000000 && {sys.executable} -m recon_node.api.evaluation_worker > /dev/null"
+    )
+    done = finished(["sh", "-c", worker], input="")
+    assert (done.returncode, done.stderr) == (0, "")

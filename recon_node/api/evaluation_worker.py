@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import recon_node.api.routes.stream_events  # noqa: F401  # before the first request needs it
+from recon_node.base.program import limit
 from recon_node.processes.process import answer_requests
 
 MEMORY: Final = 2 * 1024**3
@@ -22,7 +23,7 @@ EXIT_MEMORY: Final = 71
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    limit(resource.RLIMIT_AS, MEMORY)
     with suppress(OSError):  # if the machine runs out of memory, this process goes, not the node
         Path("/proc/self/oom_score_adj").write_text("1000")
     answer_requests(_answer)

@@ -99,6 +99,13 @@ def allow_files(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def limit(kind: int, most: int) -> None:
+    """Limit what this process may use (`resource.RLIMIT_...`), if it is not limited further."""
+    _, hard = resource.getrlimit(kind)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (most, most))
+
+
 def bind_advice(error: OSError, port: int, flag: str) -> str:
     """Return a sentence that says what to do about an error of `bind`."""
     if error.errno == errno.EADDRINUSE:

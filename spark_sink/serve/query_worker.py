@@ -29,6 +29,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from recon_node.base.program import limit
 from spark_sink.errors import RequestError, SinkError, invalid_request, one_line
 from spark_sink.serve import ipc
 from spark_sink.serve.database import Database, Wanted
@@ -217,7 +218,7 @@ def _confine(request: QueryRequest) -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever it does
         signal.alarm(request.seconds)
     memory = (request.memory_mb + _OVERHEAD_MB) * 1024 * 1024
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    limit(resource.RLIMIT_DATA, memory)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     nothing = os.open(os.devnull, os.O_RDWR)
