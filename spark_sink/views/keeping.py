@@ -66,7 +66,8 @@ def create_view(directory: Location, model: StreamId, name: str | None) -> str:
         )
     if name is None:
         name = re.sub(r"\W+", "_", str(definition.get("name")), flags=re.ASCII).strip("_").lower()
-    if not NAME.fullmatch(name) or name in (*TABLES, TANGLES) or name.endswith("_feed"):
+    is_taken = name in (*TABLES, TANGLES) or name.endswith("_feed")
+    if not NAME.fullmatch(name) or is_taken or name.startswith("spark_sink_"):  # tables of exports
         raise TablesError(
             f"{name!r} cannot be the name of a view: choose one of a-z, 0-9 and _ with --as"
         )
