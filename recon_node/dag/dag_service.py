@@ -235,7 +235,7 @@ class DagEntry:
         text: the beginning of a file, or a symlink's target; None if it is not UTF-8.
         value: of a block of data, if it is DAG-CBOR.
         entries: of a directory, in its order; the first 1,000.
-        is_cut: whether the directory has more.
+        is_cut: whether the directory, or the file, has more.
     """
 
     kind: Literal["directory", "file", "symlink", "data"]
@@ -290,12 +290,13 @@ class Browser:
         if data.type is NodeType.SYMLINK:
             return DagEntry("symlink", cid, len(data.data), _as_text(data.data, is_whole=True))
         size = len(data.data) if data.file_size is None else data.file_size
-        start = b""
+        start, is_cut = b"", False
         for piece in file_content(cid, self._read):
-            start += piece[: MAX_TEXT - len(start)]
-            if len(start) == MAX_TEXT:
+            start += piece[: MAX_TEXT + 1 - len(start)]
+            if is_cut := len(start) > MAX_TEXT:
                 break
-        return DagEntry("file", cid, size, _as_text(start, is_whole=len(start) < MAX_TEXT))
+        text = _as_text(start[:MAX_TEXT], is_whole=not is_cut)
+        return DagEntry("file", cid, size, text, is_cut=is_cut)
 
     def _read(self, cid: CID) -> bytes:
         if cid.hash_code == IDENTITY:

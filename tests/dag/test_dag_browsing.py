@@ -32,13 +32,12 @@ def test_a_directory_is_listed_and_its_files_begin_as_they_are(tmp_path: Path) -
     assert top.kind == "directory"
     assert [entry.name for entry in top.entries] == ["bytes", "deep", "link", "none"]
     file = look("deep", "er", "long.txt")
-    assert (file.kind, file.size) == ("file", len(long.encode()))
+    assert (file.kind, file.size, file.is_cut) == ("file", len(long.encode()), True)
     assert long.startswith(file.text)
     assert MAX_TEXT - 4 < len(file.text.encode()) <= MAX_TEXT
-    texts = {
-        name: Browser(source.read).look(source.root, (name,)).text
-        for name in ("bytes", "none", "link")
-    }
+    others = {name: look(name) for name in ("bytes", "none", "link")}
+    assert [name for name, other in others.items() if other.is_cut] == []
+    texts = {name: other.text for name, other in others.items()}
     assert texts == {"bytes": None, "none": "", "link": "deep/er"}
     for path, reason in (
         (("deep", "no"), "no entry 'no' in /deep"),

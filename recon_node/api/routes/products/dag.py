@@ -164,7 +164,7 @@ class DagEntryBody(Body, frozen=True):
     entries: list[DirectoryEntryBody]
     """Of a directory, the first 1,000."""
     is_cut: bool
-    """Whether the directory has more."""
+    """Whether the directory, or the file, has more."""
 
 
 @endpoint("GET", "/ceramic/dag/{cid}/entry", errors=(404,), own=True)

@@ -34,5 +34,6 @@ function File({ of, path }) {
   if (of.kind === "data") return html`<${Json} value=${of.value} label="Data" />`;
   const size = of.size == null ? "" : ", " + bytes(of.size);
   return html`<p class="soft">${of.kind}${size}${of.text == null && of.kind === "file" ? ": not text, so it is not shown" : ""}</p>
-    ${of.text != null && html`<pre class="json" tabindex="0" role="region" aria-label=${"The beginning of " + (path || "the file")}>${of.text}</pre>`}`;
+    ${of.text != null && html`<pre class="json" tabindex="0" role="region" aria-label=${"The beginning of " + (path || "the file")}>${of.text}</pre>`}
+    ${of.text != null && of.is_cut && html`<p class="soft">There is more: pull the DAG to see it all.</p>`}`;
 }
