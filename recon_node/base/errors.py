@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 _NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
-_CREDENTIALS: Final = re.compile(r"(https?://)[^/?#\s]*@|(://)[^/?#\s@]*:[^/?#\s]*@", re.IGNORECASE)
+_CREDENTIALS: Final = re.compile(r"(https?://)[^/?#\s]*@|(://)[^/?#\s@:]*:[^/?#\s]*@", re.I)
 """In a URL of the web, a user's name alone may be a token; in one of a store, it is its name."""
 
 

@@ -38,7 +38,7 @@ class EventPrinter:
     """
 
     def __init__(self, *, as_json: bool, on_closed: Callable[[], None] = lambda: None) -> None:
-        self._show = print_json if as_json or not sys.stdout.isatty() else print_line
+        self._write = _json_line if as_json or not sys.stdout.isatty() else _text_line
         self._on_closed = on_closed
         self.is_closed = False
 
@@ -47,18 +47,19 @@ class EventPrinter:
         if self.is_closed:
             return
         try:
-            self._show(event, facts)
+            line = self._write(event, facts)
+            echo(line if event == "row" else without_passwords(line))  # a row is somebody's content
         except BrokenPipeError:
             self.is_closed = True
             discard_output()  # else its text, which is in the buffer still, would fail the exit
             self._on_closed()
 
 
-def print_json(event: str, facts: dict[str, Any]) -> None:
-    """Print an event in the format of the node's log."""
+def _json_line(event: str, facts: dict[str, Any]) -> str:
+    """Write an event in the format of the node's log."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     line = {"timestamp": now, "level": _LEVELS.get(event, "info"), "event": event}
-    echo(without_passwords(to_json({**line, **show(facts)})))
+    return to_json({**line, **show(facts)})
 
 
 _LEVELS = dict.fromkeys(
@@ -129,6 +130,6 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def print_line(event: str, facts: dict[str, Any]) -> None:
-    """Print an event for people."""
-    echo(without_passwords(_LINES[event](facts)))
+def _text_line(event: str, facts: dict[str, Any]) -> str:
+    """Write an event for people."""
+    return _LINES[event](facts)

@@ -24,6 +24,7 @@ from support.waiting import finished
 
 from recon_node.ceramic import Event
 from spark_sink.cli import main
+from spark_sink.cli.event_printer import EventPrinter
 from spark_sink.errors import TablesError
 from spark_sink.run.pipeline import ROWS_PER_BATCH
 from spark_sink.run.runner import Runner, RunSettings
@@ -442,3 +443,12 @@ def test_looking_changes_nothing(filled: Path) -> None:
     shown("status", "--tables", filled)
     shown("query", "--tables", filled, "SELECT count(*) FROM raw_events")
     assert table_status(filled) == before
+
+
+def test_rows_are_printed_as_they_are_and_urls_without_passwords(capsys) -> None:
+    content = {"see": "https://somebody@site.example/feed"}
+    printed = EventPrinter(as_json=True)
+    printed("row", {"table": "stream_states", "row": content})
+    printed("resumed", {"url": "http://user:s3cret@node"})
+    row, resumed = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (row["row"], resumed["url"]) == (content, "http://***@node")
