@@ -234,7 +234,7 @@ def test_interests_are_added_only_at_nodes_that_have_some(row, home, tmp_path, r
     done(row.a, "pull", pushed, "--car", str(tmp_path / "c.car"), "--timeout", "100")
 
 
-def test_what_is_missing_is_named(row: Row, tmp_path: Path, rng: random.Random) -> None:
+def test_what_is_missing_is_named(row, home, tmp_path, rng):
     root = str(CID.of(RAW, rng.randbytes(8)))
     gone = call(row.a, "pull", root, "--timeout", "0", "--car", str(tmp_path / "x.car"))
     assert gone.exit_code == 1
