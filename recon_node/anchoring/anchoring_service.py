@@ -256,7 +256,6 @@ class Anchoring:
             if isinstance(outcome, Anchored):
                 anchored = (outcome.tx_hash, outcome.block_time, outcome.cost)
                 await in_thread(self._journal.note_anchored, tree.id, *anchored)
-                self._pending = None
                 tree = replace(tree, tx_hash=outcome.tx_hash)
                 transaction = outcome.tx_hash.hex()
                 logger.info("Anchored a tree", events=tree.leaves, transaction=transaction)
@@ -271,6 +270,7 @@ class Anchoring:
                 self._pending = outcome
                 self.known = await self.status(_UNDER_WAY)
                 await trio.sleep(self.settings.pause)
+        self._pending = None
         await self._make_events(tree, tree.tx_hash)
         await in_thread(self._journal.finish_tree, tree.id, self.settings.max_requests)
         self.trees_done += 1
