@@ -260,9 +260,10 @@ class _Follower:
         known = self._found.use(tx_hash)
         if known is not None:
             return known
+        began = trio.current_time()
         transaction = await self._provider.transaction(tx_hash)
         if transaction is None:
-            return _Outcome("unknown" if self._provider.is_whole else "unsure")
+            return _Outcome("unknown" if self._provider.left_out_at < began else "unsure")
         time = await self._provider.time_of(transaction)
         if time is None:
             return _Outcome("unconfirmed")

@@ -77,6 +77,8 @@ class RpcProvider:
         self._under_way = trio.CapacityLimiter(settings.requests_at_once)
         self._checking = trio.Lock()
         self._next_slot = 0.0
+        self.left_out_at = -math.inf
+        """When a question was last not put to an endpoint that is left alone, on trio's clock."""
         self._looking = trio.Lock()
         self._heads: list[tuple[int, int]] = []
         self._heads_until = -math.inf
@@ -93,11 +95,6 @@ class RpcProvider:
         for endpoint in self._endpoints:
             with suppress(NoAnswerError):  # the endpoint has logged it
                 await self._check_chain(endpoint)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all endpoints are asked at the moment."""
-        return all(each.cooling_until <= trio.current_time() for each in self._endpoints)
 
     async def transaction(self, tx_hash: str) -> Transaction | None:
         """Return the transaction with a hash (0x and 64 digits); None if the chain has none.
@@ -202,7 +199,7 @@ class RpcProvider:
                         break
                 unknown = True
             except CoolingError:
-                continue
+                self.left_out_at = trio.current_time()
             except NoAnswerError as error:
                 fault = error
             except ChainError as error:

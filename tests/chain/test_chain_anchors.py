@@ -293,15 +293,17 @@ async def test_what_two_endpoints_differ_about_is_not_kept_for_good(clock, chain
 async def test_what_an_endpoint_may_know_that_is_left_alone_is_not_unknown(
     clock, chain, url, store
 ):
-    """The first one is pruned, and the archive answers 429 now and then."""
-    document, archive = Document(), Chain()
-    archive.mine(document.proof, TIME)
-    archive.fault_for = lambda *_: Fault(429, b"", (("retry-after", "200"),))
-    await add(store, document)
-    async with serving(archive) as second, following(store, url, second) as anchors:
-        await until(lambda: anchors[0].lookups["failed"] >= 6)
+    """The first one answers 429, and may be asked again before the second, which is pruned, has
+    answered."""
+    documents, archive = [Document(str(number)) for number in range(20)], Chain()
+    for document in documents:
+        archive.mine(document.proof, TIME)
+    archive.fault_for = lambda method, _: None if method == "eth_chainId" else Fault(429)
+    await add(store, *documents)
+    async with serving(archive) as first, following(store, first, url) as anchors:
+        await until(lambda: anchors[0].lookups["failed"] >= 100)
         archive.fault_for = lambda *_: None
-        await store.wait_for_feed(3)
+        await store.wait_for_feed(60)
     assert anchors[0].lookups["unknown"] == 0
     assert chain.times[-1] - chain.times[0] < 600
 
