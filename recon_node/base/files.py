@@ -64,7 +64,7 @@ def is_shared(directory: Path) -> bool:
     if directory.stat().st_mode & stat.S_ISVTX:
         return True
     return any(
-        entry.is_dir() and not entry.is_symlink() and entry.name not in _NO_OTHER_USE
+        not entry.is_symlink() and entry.is_dir() and entry.name not in _NO_OTHER_USE
         for entry in directory.iterdir()
     )
 

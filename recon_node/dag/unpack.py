@@ -160,14 +160,14 @@ def unpack_dag(
 def _remove(path: Path) -> None:
     """Remove a draft, however deep its directories are; what it leaves would be in the way of all
     further attempts."""
-    if not path.is_dir() or path.is_symlink():
+    if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
     directories = [path]
     for directory in directories:  # grows while it is walked
         directory.chmod(_OWNERS)  # it may be without permission by now
         for inner in directory.iterdir():
-            if inner.is_dir() and not inner.is_symlink():
+            if not inner.is_symlink() and inner.is_dir():  # a link may lead where nobody may look
                 directories.append(inner)
             else:
                 inner.unlink()

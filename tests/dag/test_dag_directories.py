@@ -122,6 +122,7 @@ def test_a_draft_without_permissions_is_removed(tmp_path: Path) -> None:
     """Left by a process that was killed after it had set the permissions."""
     (tmp_path / ".back.unpacking/inner").mkdir(parents=True)
     (tmp_path / ".back.unpacking/inner/file").touch()
+    (tmp_path / ".back.unpacking/inner/link").symlink_to("n" * 300)
     (tmp_path / ".back.unpacking/inner").chmod(0)
     (tmp_path / ".back.unpacking").chmod(0)
     unpack_dag(CID.of(RAW, b""), lambda cid: b"", tmp_path / "back")

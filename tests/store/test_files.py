@@ -139,6 +139,7 @@ def test_a_directory_is_made_private_with_its_files(tmp_path: Path) -> None:
         path.write_text("x")
         path.chmod(0o644)
     (data_dir / "link").symlink_to(target)
+    (data_dir / "nowhere").symlink_to("n" * 300)
     assert set(private_directory(data_dir)) == {data_dir, secret}
     assert stat.S_IMODE(data_dir.stat().st_mode) == 0o700
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
