@@ -160,7 +160,7 @@ class _Sync:
     async def _take_events(self, wanted: Sequence[tuple[bytes, PackExtent]]) -> None:
         """Fetch some events, and have them admitted."""
         events = await in_thread(self.reader.events, wanted)
-        self.target.filling.note([event_id for event_id, _ in events])
+        self.target.filling.note(events)
         verdicts = await self.target.admit_remote(events)
         for (event_id, _), verdict in zip(events, verdicts, strict=True):
             self.result.counts[verdict.status] += 1

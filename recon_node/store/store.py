@@ -56,9 +56,9 @@ _ENOUGH: Final = 1.1
 """Peers' events are taken again once this many times the space that was needed is free."""
 STALL: Final = 30.0
 """Seconds without progress after which nobody waits any longer."""
-PROGRESS: Final = 1000
-"""Events that a snapshot brings in `STALL` seconds: one that is slower, perhaps on purpose, is not
-worth waiting for."""
+PROGRESS: Final = 1_000_000
+"""Bytes of events that a snapshot brings in `STALL` seconds: one that is slower, perhaps on
+purpose, is not worth waiting for."""
 LATEST_KEYS: Final = 4096
 """The latest keys that are kept by default."""
 
@@ -450,7 +450,7 @@ class Filling:
 
     A node that starts from a snapshot takes the bulk of its events there, and only then the rest
     from live nodes (CIP-124, appendix C). Until then, its sessions about these ranges wait, within
-    bounds: a snapshot that brings less than `PROGRESS` events in `STALL` seconds no longer counts.
+    bounds: a snapshot that brings less than `PROGRESS` bytes in `STALL` seconds no longer counts.
     Connections, pushes of a few new keys and other ranges do not wait. Used in trio's thread only.
     """
 
@@ -478,10 +478,10 @@ class Filling:
         """Stop filling what lies outside of these ranges."""
         self._ranges = intersect_ranges(self._ranges, ranges)
 
-    def note(self, event_ids: Sequence[EventId]) -> None:
+    def note(self, events: Sequence[tuple[EventId, bytes]]) -> None:
         """Note which events came from the snapshot."""
-        self._came.update(event_ids)
-        self._brought += len(event_ids)
+        self._came.update(event_id for event_id, _ in events)
+        self._brought += sum(len(car) for _, car in events)
         if self._brought >= PROGRESS:
             self._until, self._brought = trio.current_time() + STALL, 0
 

@@ -95,10 +95,11 @@ async def test_waiting_is_bounded(autojump_clock: trio.testing.MockClock) -> Non
     await filling.wait(5)
     assert (trio.current_time(), filling.ranges) == (5, [EVERYTHING])
     await trio.sleep(20)
-    filling.note(keys(PROGRESS - 1))
-    filling.note(keys(1))
+    [key] = keys(1)
+    filling.note([(key, bytes(PROGRESS - 1))])
+    filling.note([(key, b"1")])  # a large event is as much as a thousand small ones
     await trio.sleep(20)
-    filling.note(keys(PROGRESS - 1))  # one event at a time would keep peers waiting forever
+    filling.note([(key, bytes(PROGRESS - 1))])  # a drip would keep peers waiting forever
     await filling.wait(1000)  # it has stalled
     assert 25 + STALL <= trio.current_time() <= 26 + STALL
     assert filling.ranges == []
@@ -112,7 +113,7 @@ async def test_what_came_by_a_snapshot_is_not_pushed() -> None:
     first = keys(4)
     assert filling.without_filled(first) == first
     filling.begin([EVERYTHING])
-    filling.note(first[:2])
+    filling.note([(key, b"") for key in first[:2]])
     assert filling.without_filled(first) == first[2:]
     assert filling.without_filled(first) == first  # once
     assert filling.without_filled(None) == ()
