@@ -160,7 +160,7 @@ def test_a_feed_can_be_opened_before_its_table(tmp_path: Path) -> None:
         assert [row["position"] for row in rows] == [1, 2, 3]
 
 
-NEED_ALL_ROWS = vectors.load("spark/feed_refusals")  # fmt: skip
+NEED_ALL_ROWS = vectors.load("spark/feed_refusals")
 
 
 def test_what_needs_all_rows_of_a_feed_is_refused(flight: Any, tmp_path: Path) -> None:
