@@ -119,12 +119,6 @@ def test_passwords_in_urls_are_not_for_people(text: str, shown: str) -> None:
     assert shown in str(UnreachableError(text, ""))
 
 
-def test_text_of_strangers_is_searched_for_passwords_once() -> None:
-    """A megabyte of colons would have taken half a day."""
-    text = "://" + ":" * 1_000_000
-    assert without_passwords(text) == text
-
-
 async def test_all_faces_of_a_connection_say_why_no_node_answers() -> None:
     with kept_port() as port:
         said = f"no node answers at http://127.0.0.1:{port} (Connection refused): "

@@ -85,10 +85,10 @@ class AnswerError(NoAnswerError):
 
 
 class DifferError(NoAnswerError):
-    """The endpoints of a chain contradict each other, so no answer can be kept for good."""
+    """Endpoints of a chain contradict each other, or one itself: no answer can be kept for good."""
 
     def __init__(self, chain_id: str, what: str) -> None:
-        hint = "if that lasts, remove the wrong one from chain_rpc"
+        hint = "if that lasts, replace the wrong one in chain_rpc"
         super().__init__(f"the endpoints of {chain_id} differ about {what}: {hint}")
 
 
