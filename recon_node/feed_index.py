@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 _LOCK_TIMEOUT: Final = 5.0
 """Seconds to wait for a lock of the file."""
-_POSITIONS_PER_STEP: Final = 20_000
-"""Positions of the feed in one step."""
+_POSITIONS_PER_STEP: Final = 2_000
+"""Positions of the feed in one step: each may have an init event of a megabyte to be searched."""
 _EVENTS_PER_STEP: Final = 64
 """Events in one step."""
 _BYTES: Final = 4 * 1024 * 1024
