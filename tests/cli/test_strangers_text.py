@@ -84,7 +84,7 @@ def test_nothing_that_a_terminal_obeys_is_printed(filled, tmp_path, command):
     paths = {"file": evil, "key": key, "log": tmp_path / "log", "new": tmp_path / "new"}
     values = {f"${name}": str(path) for name, path in paths.items()}
     arguments = [values.get(argument, argument) for argument in SHOWN[command]]
-    env = {"RECON_NODE_URL": filled.api_url}
+    env = {"RECON_NODE_URL": filled.api_url, "RECON_NODE_DATA_DIR": str(tmp_path / "home")}
     result = CliRunner().invoke(main, [*command.split(), *arguments], env=env)
     assert not isinstance(result.exception, Exception) or isinstance(result.exception, SystemExit)
     assert not OBEYED.search(result.output), result.output
