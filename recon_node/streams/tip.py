@@ -20,21 +20,17 @@ events stay in the graph, because others may name them as prev, but never count 
 A data event signed under a capability that has expired is invalid, unless a proof shows that it is
 older: its time is `time(d)`, or now if there is none.
 
-All this takes a few passes over the events in causal order, up or down. A *tree*, an event above
-which nothing merges, is decided from its leaves down, since the rest of the stream treats all
-branches of a fork alike (`_Race.fold`). The events below a merge are the *core*; the winners of the
-trees on it are its *contenders*. They are decided in rounds, with a set of bits for each event of
-the core: the contenders that hold it. A rival is data that some of them hold and others do not. A
-round takes the first rival by rank, and the contenders that do not hold it drop out. Only the
-rivals that a round may change are looked at again, so that all of it takes O(core * contenders / 64
-* log contenders). More memory than `MAX_HOLDERS` is refused.
+All this takes a few passes over the events in causal order, up or down. Several candidates are
+decided in rounds (`_Race`), with a set of bits for each event: the candidates that hold it. Of the
+rivals, only those that a round may change are looked at again, so that all of it takes O(events *
+candidates / 64 * log candidates). More memory than `MAX_HOLDERS` is refused.
 """
 
-import re
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from heapq import nsmallest
 from itertools import compress
 from typing import Any, Final, Generic
 
@@ -42,10 +38,9 @@ from recon_node.streams.graph import EventShape, Id, NoTipError, causal_order
 from recon_node.streams.json_values import BudgetError
 
 MAX_RIVALS: Final = 64
-"""Rivals that are named of one decision, those that come first."""
+"""Rivals that are named of one decision, those that come first by rank."""
 MAX_HOLDERS: Final = 512 * 1024 * 1024
-"""Bytes to say which contenders hold what."""
-_NOT_ZERO: Final = re.compile(rb"[^\x00]")
+"""Bytes to say which candidates hold what."""
 _NEVER: Final = float("inf")
 """The time of events that are not anchored: after all that are."""
 
@@ -63,8 +58,8 @@ class Rule(Enum):
 class Decision(Generic[Id]):
     """One fork: `winner` won over `rivals` by `rule`.
 
-    `rivals` are ids, ascending. In a stream with merges they are the first `MAX_RIVALS`: others can
-    be the rivals of many decisions.
+    `rivals` are ids, ascending: of at most `MAX_RIVALS`, since events can be the rivals of many
+    decisions.
     """
 
     rule: Rule
@@ -259,9 +254,7 @@ class _Graph(Generic[Id]):
         if True not in self.is_data:
             raise NoTipError("no data event of the stream is valid, nor its init: it has no tip")
         candidates, dominant = self._candidates()
-        tip, decisions = candidates[0], list[Decision[Id]]()
-        if len(candidates) > 1:
-            tip, decisions = _Race(self, candidates).decide()
+        tip, decisions = _Race(self, candidates).decide()
         branch = self.branch([tip])
         return Tip(
             event=self.events[tip].id,
@@ -283,11 +276,12 @@ class _Graph(Generic[Id]):
         """Return the ids of events, ascending."""
         return tuple(sorted([self.events[i].id for i in numbers]))
 
-    def decision(self, winner: int, rivals: Sequence[int], rule: Rule) -> Decision[Id]:
-        """Return why data won: by a rule, or by its CID if a rival has the same time."""
-        if any(self.time[rival] == self.time[winner] for rival in rivals):
+    def decision(self, rivals: Sequence[int], rule: Rule) -> Decision[Id]:
+        """Return why the first rival won: by a rule, or by its CID if another has the same time."""
+        winner, *others = rivals
+        if any(self.time[other] == self.time[winner] for other in others):
             rule = Rule.LOWEST_CID
-        return Decision(rule, self.events[winner].id, self.ids(rivals))
+        return Decision(rule, self.events[winner].id, self.ids(others))
 
     def branch(self, tops: Iterable[int]) -> bytearray:
         """Mark these events and all that they cover."""
@@ -340,256 +334,119 @@ class _Graph(Generic[Id]):
         return self.ids(last)
 
 
-@dataclass(slots=True, eq=False)
-class _Contender(Generic[Id]):
-    """The winner of a tree.
-
-    Attributes:
-        top: the candidate.
-        first: the lowest data of its branch above the fork that is decided next; None without any.
-        won: the forks that it has won, the highest first.
-    """
-
-    top: int
-    first: int | None = None
-    won: list[Decision[Id]] = field(default_factory=list)
-
-
 class _Race(Generic[Id]):
-    """Several candidates, of which one wins."""
+    """Several candidates, of which one wins, in rounds.
 
-    def __init__(self, graph: _Graph[Id], candidates: Sequence[int]) -> None:
-        self._graph = graph
-        self._size = len(graph.events)
-        self._counts = graph.branch(candidates)
-        self._is_core = bytearray(self._size)
-        self._trees: list[tuple[list[int], list[_Contender[Id]]]] = []
-        """On which events of the core a tree stands, and its contenders: several, if they part
-        without any data below them."""
-
-    def decide(self) -> tuple[int, list[Decision[Id]]]:
-        """Return the winner, and why it is: the lowest fork first."""
-        self._fold()
-        decisions: list[Decision[Id]] = []
-        left = self._trees[0][1]
-        if self._is_core[0]:
-            decisions, left = _Rounds(self._graph, self._is_core, self._trees).decide()
-        winner = self._fork(left)
-        return winner.top, [*decisions, *reversed(winner.won)]
-
-    def _fold(self) -> None:
-        """Decide each tree; the whole stream is one, unless something merges."""
-        counts, is_core, is_data = self._counts, self._is_core, self._graph.is_data
-        trees: dict[int, list[_Contender[Id]]] = {}  # on the events below
-        for i in compress(self._graph.downwards, reversed(counts)):
-            tree = trees.pop(i, None)
-            prevs = self._graph.prevs[i]
-            if not is_core[i]:
-                tree = tree or [_Contender(i)]
-                if is_data[i]:
-                    if len(tree) > 1:
-                        tree = [self._fork(tree)]
-                    tree[0].first = i
-                if len(prevs) == 1:
-                    (prev,) = prevs
-                    trees[prev] = _joined(trees[prev], tree) if prev in trees else tree
-                    continue
-                self._trees.append((prevs, tree))
-            elif tree:
-                self._trees.append(([i], tree))
-            for prev in prevs:
-                is_core[prev] = True
-
-    def _fork(self, rivals: Sequence[_Contender[Id]]) -> _Contender[Id]:
-        """The winner among the branches of a fork.
-
-        All of them have data above it or none has: else these would not be candidates.
-        """
-        if len(rivals) == 1:
-            return rivals[0]
-        heads = [rival.top if rival.first is None else rival.first for rival in rivals]
-        best = min(range(len(heads)), key=lambda at: self._graph.rank(heads[at]))
-        winner = rivals[best]
-        head = heads.pop(best)
-        rule = Rule.EARLIEST_ANCHOR if winner.first is None else Rule.EARLIEST_TIME
-        winner.won.append(self._graph.decision(head, heads, rule))
-        return winner
-
-
-def _joined(one: list[_Contender[Id]], other: list[_Contender[Id]]) -> list[_Contender[Id]]:
-    """Both lists as one. The longer one is extended, so that chains of trees take linear time."""
-    if len(one) < len(other):
-        one, other = other, one
-    one += other
-    return one
-
-
-class _Rounds(Generic[Id]):
-    """The contenders, decided in rounds over the core: what lies below merges.
-
-    The core is a graph of nodes: the events have their own numbers, then come the contenders, then
-    a gate for each tree, which leads to its contenders. Contenders are numbered by a hash of their
-    ids, so that nobody can foresee the order.
-
-    A rival stays one as long as a contender that holds it is left, and one that does not. It is
-    looked at again when one of these two drops out, which are *watched*. Of all that could be,
-    those with the highest numbers are: whatever the order in which contenders drop out, one is
-    watched for long, and a rival is looked at O(log contenders) times.
+    An event is passed once all of its prevs are, and all candidates that are left hold its data.
+    The rivals are the data that cannot be passed. One becomes common to all that are left only when
+    the last of the candidates without it drops out. So each rival is *watched* by one of these, and
+    looked at again when that one drops out. Candidates are numbered in an order that nobody can
+    foresee, and the last one watches: whatever the order in which they drop out, that is long
+    after most others, and a rival is looked at O(log candidates) times.
 
     Raises:
-        BudgetError: it takes too much memory to say which contenders hold what.
+        BudgetError: it takes too much memory to say which candidates hold what.
     """
 
-    def __init__(
-        self,
-        graph: _Graph[Id],
-        is_core: bytearray,
-        trees: Sequence[tuple[Sequence[int], Sequence[_Contender[Id]]]],
-    ) -> None:
-        contenders = [contender for _, tree in trees for contender in tree]
-        order = sorted(
-            range(len(contenders)), key=lambda at: hash(graph.events[contenders[at].top].id)
-        )
-        bit_of = {at: bit for bit, at in enumerate(order)}
+    def __init__(self, graph: _Graph[Id], candidates: Iterable[int]) -> None:
         self._graph = graph
-        self._size = size = len(graph.events)
-        self._contenders = [contenders[at] for at in order]
-        self._check_size(is_core, (bases for bases, _ in trees))
-        self._data = [i if decides else None for i, decides in enumerate(graph.is_data)]
-        self._data += [contender.first for contender in self._contenders] + [None] * len(trees)
-        self._waiting = [len(prevs) for prevs in graph.prevs] + [1] * len(contenders)
-        self._waiting += [len(bases) for bases, _ in trees]
-        self._nexts: list[list[int]] = [[] for _ in self._waiting]
-        self._holders = [0] * size
-        first = 0
-        for gate, (bases, tree) in enumerate(trees, size + len(contenders)):
-            bits = [bit_of[at] for at in range(first, first + len(tree))]
-            first += len(tree)
-            self._nexts[gate] = [size + bit for bit in bits]
-            holders = _bits(bits)
-            for base in bases:
-                self._holders[base] |= holders
-                self._nexts[base].append(gate)
-        for i in compress(graph.downwards, reversed(is_core)):
-            above = self._holders[i]
-            for prev in graph.prevs[i]:
-                held = self._holders[prev]
-                self._holders[prev] = held | above if held else above  # chains share one
-                self._nexts[prev].append(i)
-        self._left = (1 << len(contenders)) - 1
-        self._is_left = bytearray(b"\x01") * len(contenders)
-        self._watched: dict[int, list[int]] = {}  # by contender: the rivals that depend on it
-        self._watching: dict[int, tuple[int, int]] = {}  # by rival: who holds it, and who does not
-        self._rivals: list[tuple[Any, int]] = []  # with their ranks, the first one first
+        self._candidates = sorted(candidates, key=lambda i: hash(graph.events[i].id))
+        self._left = (1 << len(self._candidates)) - 1
+        """The candidates that are left, as bits: the first candidate is the lowest."""
+        self._holders = [0] * len(graph.events)
+        """The candidates that hold each event, as bits."""
+        self._nexts: list[list[int]] = [[] for _ in graph.events]
+        self._hold()
+        self._waiting = list(map(len, graph.prevs))
+        """How many prevs of each event were not passed yet."""
+        self._watched: list[list[int]] = [[] for _ in self._candidates]
+        """The rivals that each candidate watches."""
+        self._rivals: list[tuple[Any, int]] = []
+        """With their ranks, the first one first; also some that no candidate holds any more."""
 
-    def _check_size(self, is_core: bytearray, trees: Iterable[Sequence[int]]) -> None:
-        """Check how much memory it takes to say which contenders hold what.
-
-        There is a set for each base of a tree, and another wherever branches meet.
-        """
-        ways = bytearray(self._size)
-        sets = 0
-        for bases in trees:
-            sets += len(bases)
-            for base in bases:
-                sets += ways[base]
-                ways[base] = True
-        for i in compress(self._graph.downwards, reversed(is_core)):
+    def _hold(self) -> None:
+        """Note which candidates hold each event. Events of a chain share one integer."""
+        holders = self._holders
+        for number, candidate in enumerate(self._candidates):
+            holders[candidate] = 1 << number
+        memory = len(self._candidates) ** 2 // 16
+        for i in compress(self._graph.downwards, reversed(self._graph.branch(self._candidates))):
+            if len(self._nexts[i]) > 1:
+                memory += holders[i].bit_length() // 8
+            if memory > MAX_HOLDERS:
+                raise BudgetError(
+                    f"to select the tip of the stream takes more than {MAX_HOLDERS:,} bytes: "
+                    "it has too many branches"
+                )
             for prev in self._graph.prevs[i]:
-                sets += ways[prev]
-                ways[prev] = True
-        if sets * len(self._contenders) // 8 > MAX_HOLDERS:
-            raise BudgetError(
-                f"to select the tip of the stream takes more than {MAX_HOLDERS:,} bytes: too many "
-                "branches are merged with too many others"
-            )
+                self._nexts[prev].append(i)
+                held = holders[prev]
+                holders[prev] = held | holders[i] if held else holders[i]
 
-    def decide(self) -> tuple[list[Decision[Id]], list[_Contender[Id]]]:
-        """Climb from the init event to the rivals of each round; return the contenders left.
-
-        An event is passed if all contenders that are left hold its data, and all of its prevs were
-        passed. Rivals are the data that cannot be passed. What no contender holds any more is
-        dropped with all above it.
-        """
+    def decide(self) -> tuple[int, list[Decision[Id]]]:
+        """Return the winner, and why it is: one decision for each round."""
         decisions: list[Decision[Id]] = []
-        self._look_at([0])
-        while self._rivals:
-            winner, *losers = [node for _, node in self._rivals[: 1 + MAX_RIVALS]]
-            rule = Rule.EARLIEST_TIME if losers else Rule.ONLY_DATA
-            heads = list(map(self._data_of, losers))
-            decisions.append(self._graph.decision(self._data_of(winner), heads, rule))
-            self._look_at(self._drop_all_without(winner))
-        return decisions, list(compress(self._contenders, self._is_left))
+        again = [0]
+        while self._left & (self._left - 1):  # several
+            self._climb(again)
+            rivals = self._first_rivals()
+            if not rivals:  # all that are left hold the same data
+                left = (self._candidates[number] for number in _numbers(self._left))
+                rivals = nsmallest(1 + MAX_RIVALS, left, key=self._graph.rank)
+                decisions.append(self._graph.decision(rivals, Rule.EARLIEST_ANCHOR))
+                return rivals[0], decisions
+            rule = Rule.EARLIEST_TIME if len(rivals) > 1 else Rule.ONLY_DATA
+            decisions.append(self._graph.decision(rivals, rule))
+            again = self._drop_all_without(rivals[0])
+        return self._candidates[self._left.bit_length() - 1], decisions
 
-    def _data_of(self, node: int) -> int:
-        data = self._data[node]
-        assert data is not None, "a rival has data"
-        return data
+    def _climb(self, events: list[int]) -> None:
+        """Pass events or have them watched; the same for all that follow on those passed."""
+        for i in events:  # grows while it is walked
+            if not self._left & self._holders[i]:
+                continue
+            if self._graph.is_data[i] and not self._is_common(i):
+                continue
+            for following in self._nexts[i]:
+                self._waiting[following] -= 1
+                if not self._waiting[following]:
+                    events.append(following)
 
-    def _holders_of(self, node: int) -> int:
-        """Which contenders hold a node, one bit for each."""
-        return self._holders[node] if node < self._size else 1 << (node - self._size)
+    def _is_common(self, i: int) -> bool:
+        """Whether all that are left hold an event's data; else have it watched as a rival."""
+        rival = self._graph.rank(i), i
+        at = bisect_left(self._rivals, rival)
+        is_known = self._rivals[at : at + 1] == [rival]
+        others = self._left & ~self._holders[i]
+        if others:
+            self._watched[others.bit_length() - 1].append(i)
+            if not is_known:
+                self._rivals.insert(at, rival)
+        elif is_known:
+            del self._rivals[at]
+        return not others
 
-    def _look_at(self, nodes: list[int]) -> None:
-        """Pass nodes, drop them, or note that they are rivals; the same for all that follows."""
-        for node in nodes:  # grows while it is walked
-            holding = left = self._left
-            if self._data[node] is not None:
-                holding = self._holders_of(node) & left
-                if holding and holding != left:
-                    self._watch(node, holding, left ^ holding)
-                    continue
-                self._forget(node)
-            if holding:
-                for following in self._nexts[node]:
-                    self._waiting[following] -= 1
-                    if not self._waiting[following]:
-                        nodes.append(following)
+    def _first_rivals(self) -> list[int]:
+        """Return the first rivals by rank, and forget those before them that nobody holds."""
+        first: list[int] = []
+        while len(first) < min(1 + MAX_RIVALS, len(self._rivals)):
+            _, i = self._rivals[len(first)]
+            if self._holders[i] & self._left:
+                first.append(i)
+            else:
+                del self._rivals[len(first)]
+        return first
 
-    def _drop_all_without(self, node: int) -> list[int]:
-        """Drop the contenders that do not hold a rival; return the rivals to be looked at."""
-        left = self._left & self._holders_of(node)
-        dropped = self._left ^ left
-        self._left = left
-        again: dict[int, None] = {}
-        for contender in _numbers(dropped):
-            self._is_left[contender] = False
-            again |= dict.fromkeys(self._watched.pop(contender, ()))
-        return [rival for rival in again if rival in self._watching]
-
-    def _watch(self, node: int, holding: int, others: int) -> None:
-        known = self._watching.get(node)
-        if known is None:
-            insort(self._rivals, self._ranked(node))
-        now = []
-        for index, contenders in enumerate((holding, others)):
-            watched = None if known is None else known[index]
-            if watched is None or not self._is_left[watched]:
-                watched = contenders.bit_length() - 1
-                self._watched.setdefault(watched, []).append(node)
-            now.append(watched)
-        self._watching[node] = now[0], now[1]
-
-    def _forget(self, node: int) -> None:
-        if self._watching.pop(node, None) is not None:
-            del self._rivals[bisect_left(self._rivals, self._ranked(node))]
-
-    def _ranked(self, node: int) -> tuple[Any, int]:
-        return self._graph.rank(self._data_of(node)), node
-
-
-def _bits(numbers: Iterable[int]) -> int:
-    """The integer that has these bits."""
-    numbers = list(numbers)
-    raw = bytearray(max(numbers) // 8 + 1)
-    for number in numbers:
-        raw[number // 8] |= 1 << number % 8
-    return int.from_bytes(raw, "little")
+    def _drop_all_without(self, rival: int) -> list[int]:
+        """Drop the candidates that do not hold a rival; return what they have watched."""
+        dropped = self._left & ~self._holders[rival]
+        self._left ^= dropped
+        return [i for number in _numbers(dropped) for i in self._watched[number]]
 
 
 def _numbers(bits: int) -> Iterator[int]:
-    """The bits that an integer has, the lowest first."""
-    raw = bits.to_bytes(bits.bit_length() // 8 + 1, "little")
-    for match in _NOT_ZERO.finditer(raw):
-        byte = raw[match.start()]
-        yield from (8 * match.start() + bit for bit in range(8) if byte >> bit & 1)
+    """The bits that an integer has, the highest first."""
+    while bits:
+        number = bits.bit_length() - 1
+        bits ^= 1 << number
+        yield number

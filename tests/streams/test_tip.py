@@ -62,6 +62,11 @@ def test_reasons_name_the_rule_that_decided_each_fork() -> None:
     assert _figure("figure 2").reasons == ()
 
 
+def test_a_reason_names_the_first_64_rivals() -> None:
+    (reason,) = select_tip(_flood(101)).reasons
+    assert (reason.winner, reason.rivals) == (1, (*range(2, 66),))
+
+
 # --- the oracle: the definitions, word for word, on sets ---
 
 
