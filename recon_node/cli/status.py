@@ -57,6 +57,7 @@ class _Disk(TypedDict):
     free: int
     keep_free: int
     is_short: bool
+    failure: NotRequired[str]
 
 
 class _Memory(TypedDict):
@@ -123,6 +124,8 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
         short = disk["is_short"]
         note = ": nothing is taken from peers" if short else ""
         facts.add_row("disk", f"{text} (keep_free){note}", style="bold red" if short else None)
+        if failure := disk.get("failure"):
+            facts.add_row("NOT WRITABLE", failure, style="bold red")
     if (core := recon.get("native_core")) is not None:
         facts.add_row("signatures", f"by the native core {core}" if core else "by Python")
     if memory := recon.get("peer_memory"):

@@ -46,7 +46,7 @@ from recon_node.recon import KeyRange
 from recon_node.store.damage import DamageWatch
 from recon_node.store.db.log import Committed, EventLog, commit_batch
 from recon_node.store.db.settling import commit_releases
-from recon_node.store.errors import DamagedLogError, DiskFullError, StoreError
+from recon_node.store.errors import DamagedLogError, StoreError
 from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
 from recon_node.verification.verifiers import MAX_BYTES_NOW, NATIVE_VERSION, Verifiers
@@ -281,7 +281,7 @@ class Intake:
             self._failed_releases += 1
             self._release_at = trio.current_time() + _PAUSES.wait(self._failed_releases)
             fault, self._release_fault = self._release_fault, repr(error)
-            if isinstance(error, DiskFullError) or fault == self._release_fault:
+            if self._release_fault == fault or str(error) == self._writer.failure:
                 return
             is_bug = not isinstance(error, StoreError)
             logger.error(
@@ -329,7 +329,7 @@ class Intake:
             verdicts = await self._commit_or_divide(events)
         except StoreError as failure:
             error = str(failure)
-            if not isinstance(failure, DiskFullError):  # which is logged once
+            if error != self._writer.failure:  # which is logged once
                 logger.error("A batch was not written", requests=requests, reason=error)
             raise
         finally:
@@ -424,7 +424,8 @@ class Writer:
         self._here, self._there = socket.socketpair()
         """Has a byte once the thread has done its job."""
         self._is_closed = False
-        self._disk_full = False
+        self.failure = ""
+        """Why the latest change was not written, and what to do about it; empty: it was."""
 
     @property
     def is_idle(self) -> bool:
@@ -498,7 +499,7 @@ class Writer:
         try:
             self._here.recv(1)
             if job.is_change:
-                self._watch_disk(job.error)
+                self._note_outcome(job.error)
             if job.error is not None:
                 raise job.error
             result: T = job.result  # type: ignore[assignment]  # without an error, there is one
@@ -518,14 +519,12 @@ class Writer:
         except Exception:
             logger.exception("A change failed")
 
-    def _watch_disk(self, error: BaseException | None) -> None:
-        if isinstance(error, DiskFullError):
-            if not self._disk_full:
-                logger.error(
-                    "The disk is full: nothing is written until it has room", reason=str(error)
-                )
-            self._disk_full = True
+    def _note_outcome(self, error: BaseException | None) -> None:
+        if isinstance(error, StoreError):
+            if not self.failure:
+                logger.error("The event log cannot be written", reason=str(error))
+            self.failure = str(error)
         elif error is None:
-            if self._disk_full:
-                logger.info("The disk has room again: events are written")
-            self._disk_full = False
+            if self.failure:
+                logger.info("The event log can be written again")
+            self.failure = ""

@@ -147,6 +147,11 @@ class Store:
         self.batch_durations = self._intake.durations
 
     @property
+    def write_failure(self) -> str:
+        """Why the log could not be written when that was last tried, and what to do about it."""
+        return self._writer.failure
+
+    @property
     def pending(self) -> int:
         """How many events lack the lookup of an anchor: time events, and what builds on them."""
         held = len(self.keys) + self.damage.missing_keys + self.withheld

@@ -40,6 +40,15 @@ async def test_recon_returns_the_hash_of_all_keys(api: Api, filled: Events, stor
     assert state["syncs"] == []
 
 
+async def test_a_disk_that_takes_nothing_is_shown(api: Api, sample: Events, store: Store) -> None:
+    assert (await api.get("/ceramic/recon")).json()["disk"]["failure"] == ""
+    store._writer.log.connection.execute("PRAGMA query_only = ON")
+    refused = await api.post("/ceramic/events", json={"data": sample[0]["car"]})
+    state = (await api.get("/ceramic/recon")).json()
+    assert state["disk"]["failure"] in refused.json()["message"]
+    assert "check its permissions and the mount" in state["disk"]["failure"]
+
+
 def test_a_peer_id_as_did_key() -> None:
     """As ceramic-one writes peers: the Ed25519 key behind the peer id, with its multicodec; a peer
     id that hides its key stays as it is."""

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from support.waiting import finished
 
 from recon_node.base.files import reserve_at
-from recon_node.store import DiskFullError, open_store
+from recon_node.store import DiskFullError, StoreError, open_store
 from recon_node.store.db.sql import explain_os
 from recon_node.store.store import DISK_CHECK_INTERVAL, DiskReserve
 
@@ -30,11 +30,21 @@ def test_a_full_disk_is_survived(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if not line.startswith("20")]
     assert lines == ["full 3", "sound", "refused"]
-    assert done.stdout.count("The disk is full") == 1  # three writes were refused
-    assert done.stdout.count("The disk has room again") == 1
+    assert done.stdout.count("The event log cannot be written") == 1  # three writes were refused
+    assert done.stdout.count("The event log can be written again") == 1
 
 
-async def test_a_full_disk_is_an_error_for_every_caller_and_is_logged_once(tmp_path):
+@pytest.mark.parametrize(
+    ("fault", "repair", "kind", "advice"),
+    [
+        ("max_page_count = {}", "max_page_count = 1000000", DiskFullError, "free some space"),
+        ("query_only = ON", "query_only = OFF", StoreError, "check its permissions and the mount"),
+    ],
+    ids=["full", "read-only"],
+)
+async def test_a_disk_that_takes_nothing_is_an_error_for_every_caller_and_is_logged_once(
+    fault, repair, kind, advice, tmp_path
+):
     world, more = World(1), World(2, streams=40, events=200)
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         await store.admit_local([event.car for event in world.events.values()])
@@ -42,14 +52,16 @@ async def test_a_full_disk_is_an_error_for_every_caller_and_is_logged_once(tmp_p
         connection = store._writer.log.connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         with capture_logs() as logs:
-            connection.execute(f"PRAGMA max_page_count = {pages + 5}")
+            connection.execute(f"PRAGMA {fault.format(pages + 5)}")
             for _ in range(3):
-                with pytest.raises(DiskFullError, match="free some space"):
+                with pytest.raises(kind, match=advice):
                     await store.admit_remote(more.offers())
+                assert advice in store.write_failure
                 assert (await feed_of(store), store.keys.summarize()) == (rows, summary)
             assert store.batch_durations["failed"].count == 3
-            connection.execute("PRAGMA max_page_count = 1000000")
+            connection.execute(f"PRAGMA {repair}")
             await store.admit_remote(more.offers())
+        assert store.write_failure == ""
         assert [entry["log_level"] for entry in logs] == ["error", "info"]
         after = await feed_of(store)
         assert after[: len(rows)] == rows

@@ -203,6 +203,8 @@ class DiskBody(Body, frozen=True):
     """Bytes that are kept free of what comes from peers."""
     is_short: bool
     """Whether nothing is taken from peers, for want of room."""
+    failure: str
+    """Why the log could not be written when last tried, and what to do; empty: it could."""
 
 
 class MemoryBody(Body, frozen=True):
@@ -290,7 +292,7 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
         pending=store.pending,
         pending_proofs=store.proofs_pending,
         damaged=store.damage.count,
-        disk=DiskBody(free=disk.free, keep_free=disk.keep, is_short=disk.is_short),
+        disk=DiskBody(disk.free, disk.keep, disk.is_short, store.write_failure),
         native_core=store.native_core or "",
         anchoring_alarm="" if anchoring is None else anchoring.alarm,
         head=store.head,
