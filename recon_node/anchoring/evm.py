@@ -150,7 +150,7 @@ class EvmAuthority:
             count = read_quantity, "eth_getTransactionCount", self._signer.address
             try:
                 counts = await self._chain.ask_all(*count, hex(await self._chain.final_block()))
-                final_nonce = min(counts, default=None)
+                final_nonce = min(counts.values(), default=None)
             except AnswerError as error:  # its state of that block is gone
                 logger.info("Cannot find out which transactions are final", reason=str(error))
         mined = []

@@ -80,7 +80,7 @@ class RpcProvider:
         self.left_out_at = -math.inf
         """When a question was last not put to an endpoint that is left alone, on trio's clock."""
         self._looking = trio.Lock()
-        self._heads: list[tuple[int, int]] = []
+        self._heads: dict[RpcEndpoint, tuple[int, int]] = {}
         self._heads_until = -math.inf
         self._tag, self._depth = "finalized", 0
         if settings.confirmations != "finalized":
@@ -114,11 +114,11 @@ class RpcProvider:
         """
         read, what = partial(read_about, tx_hash, Receipt), attrgetter("succeeded")
         found = await self._agreed(what, read, "eth_getTransactionReceipt", tx_hash)
-        return found[0] if found else None
+        return next((each for each in found if each.block_hash is not None), None)
 
     async def time_of(self, placed: Placed) -> int | None:
         """Return the time of the block that a transaction is in, in Unix seconds; None while that
-        is not final.
+        is not final for each endpoint that has it.
 
         Each endpoint is asked for its block of that number, since many do not know the hashes of
         old transactions. One that has no such block lags behind: the time is not before its latest.
@@ -127,16 +127,18 @@ class RpcProvider:
             NoAnswerError: no endpoint has a usable answer, or they differ.
         """
         heads, number = await self._heads_now(), placed.number
-        if placed.block_hash is None or number > max(heads)[0] - self._depth:
+        final = {endpoint for endpoint, (head, _) in heads.items() if number <= head - self._depth}
+        if placed.block_hash is None or not final:
             return None
         read = partial(read_block_with, placed.hash)
-        blocks = {*await self.ask_all(read, "eth_getBlockByNumber", hex(number), False)}
-        earliest = max((time for head, time in heads if head < number), default=0)
+        found = await self.ask_all(read, "eth_getBlockByNumber", hex(number), False)
+        blocks = set(found.values())
+        earliest = max((time for head, time in heads.values() if head < number), default=0)
         time = max((time for *_, time in blocks), default=0)
         if blocks != {(placed.block_hash.lower(), True, time)} or time < earliest:
             what = f"the block {number}, which one says has the transaction {placed.hash}"
             raise DifferError(self.chain_id, what)
-        return time
+        return None if found.keys() & heads.keys() - final else time
 
     async def final_block(self) -> int:
         """Return the number of the final block, as an endpoint had it up to ten seconds ago.
@@ -144,9 +146,9 @@ class RpcProvider:
         Raises:
             NoAnswerError: no endpoint has a usable answer.
         """
-        return (await self._heads_now())[0][0] - self._depth
+        return next(iter((await self._heads_now()).values()))[0] - self._depth
 
-    async def _heads_now(self) -> list[tuple[int, int]]:
+    async def _heads_now(self) -> dict[RpcEndpoint, tuple[int, int]]:
         """Return number and time of the block by which each endpoint says what is final."""
         async with self._looking:
             if trio.current_time() > self._heads_until:
@@ -167,26 +169,26 @@ class RpcProvider:
             NoAnswerError: no endpoint has a usable answer.
         """
         answers = await self.ask_all(read, method, *params, most=1)
-        return answers[0] if answers else None
+        return next(iter(answers.values()), None)
 
     async def _agreed(
         self, what: Callable[[T], object], read: Callable[[Raw], T], method: str, param: str
     ) -> list[T]:
         """Return the answers of all endpoints that have one, which must be alike in something."""
-        answers = await self.ask_all(read, method, param)
+        answers = [*(await self.ask_all(read, method, param)).values()]
         if len({what(answer) for answer in answers}) > 1:
             raise DifferError(self.chain_id, f"{method} {param}")
         return answers
 
     async def ask_all(
         self, read: Callable[[Raw], T], method: str, *params: object, most: int | None = None
-    ) -> list[T]:
+    ) -> dict[RpcEndpoint, T]:
         """Call any method of each endpoint; return the answers that are not null, `most` of them.
 
         Raises:
             NoAnswerError: no endpoint has a usable answer.
         """
-        answers: list[T] = []
+        answers: dict[RpcEndpoint, T] = {}
         unknown = False
         fault: NoAnswerError | None = None
         for endpoint in self._endpoints:
@@ -194,7 +196,7 @@ class RpcProvider:
                 await self._check_chain(endpoint)
                 answer = await self._ask(endpoint, method, *params)
                 if answer is not None:
-                    answers.append(_read(endpoint, method, read, answer))
+                    answers[endpoint] = _read(endpoint, method, read, answer)
                     if len(answers) == most:
                         break
                 unknown = True

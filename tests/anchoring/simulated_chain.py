@@ -148,10 +148,10 @@ class SimulatedChain:
     def final(self) -> int:
         return max(len(self.blocks) - DEPTH, 0)
 
-    async def _heads_now(self) -> list[tuple[int, int]]:
+    async def _heads_now(self) -> dict[str, tuple[int, int]]:
         self._reach()
-        numbers = [0, self.final()] if self.lags else [self.final()]
-        return [(number, self.blocks[number].time) for number in numbers]
+        numbers = {"slow": 0, "first": self.final()} if self.lags else {"first": self.final()}
+        return {name: (number, self.blocks[number].time) for name, number in numbers.items()}
 
     _depth = 0
     final_block = RpcProvider.final_block
@@ -160,9 +160,10 @@ class SimulatedChain:
     time_of = RpcProvider.time_of
     _agreed = RpcProvider._agreed
 
-    async def ask_all(self, *question: Any) -> list[Any]:
+    async def ask_all(self, *question: Any) -> dict[str, Any]:
         answer = await self.ask(*question)
-        return [] if answer is None else [answer, *self.others]
+        others = {f"other {at}": other for at, other in enumerate(self.others)}
+        return {} if answer is None else {"first": answer, **others}
 
     async def ask(self, read: Callable[[Any], Any], method: str, *params: Any) -> Any:
         self._reach()

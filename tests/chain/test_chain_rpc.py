@@ -293,6 +293,20 @@ async def test_an_endpoint_that_lies_is_not_believed_while_another_works(
                 await provider.time_of(await provider.transaction(TX))
 
 
+async def test_a_block_is_final_once_each_endpoint_that_has_it_says_so(clock, chain, url) -> None:
+    """Until then it may be replaced, whatever one of them makes up."""
+    hasty = Chain()
+    for each in (chain, hasty):
+        each.mine(PROOF, 7, number=1_900)
+    hasty.finalized = 10_000
+    async with serving(hasty) as other, asking(url, other) as provider:
+        transaction = await provider.transaction(TX)
+        assert await provider.time_of(transaction) is None
+        chain.finalized = 1_900
+        await trio.sleep(11)
+        assert await provider.time_of(transaction) == 7
+
+
 async def test_an_endpoint_that_lacks_something_contradicts_nobody(clock, chain, url) -> None:
     other = Chain()
     other.mine(PROOF, 7)
@@ -315,6 +329,17 @@ async def test_a_call_is_reverted_if_no_endpoint_says_otherwise(clock, chain, ur
         other.receipts[TX] = chain.receipts[TX] | {"status": "0x1"}
         with pytest.raises(DifferError):
             await provider.receipt(TX)
+
+
+async def test_what_is_in_no_block_has_no_receipt_yet(clock, chain, url) -> None:
+    """It was shown as in block 0; another endpoint may have the block."""
+    facts = {"status": "0x1", "gasUsed": "0x1", "effectiveGasPrice": "0x1"}
+    chain.receipts[TX] = {"transactionHash": TX, **facts}
+    other = Chain()
+    async with serving(other) as second, asking(url, second) as provider:
+        assert await provider.receipt(TX) is None
+        other.receipts[TX] = chain.receipts[TX] | {"blockHash": TX, "blockNumber": "0x384"}
+        assert (await provider.receipt(TX)).number == 900
 
 
 async def test_an_endpoint_that_contradicts_itself_is_not_believed(clock, chain, url) -> None:
