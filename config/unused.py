@@ -55,6 +55,8 @@ _.shared_blocks  # read by its name: a line of `store info`
 
 _.type_name  # protobuf's FieldDescriptorProto
 
+_.get_version, _.post_version  # endpoints, which are found in their module
+
 # Methods that a library calls on our subclass.
 _.format_commands  # click.Group
 _.nullable_schema  # pydantic's GenerateJsonSchema

@@ -2,7 +2,7 @@
 
 from functools import cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
@@ -60,86 +60,17 @@ async def get_openapi(call: Call[Parameters]) -> Response:
     return await pages.serve_page(call, _openapi_content)
 
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    events.post_event,
-    events.get_event,
-    events.get_event_blocks,
-    listings.get_streams,
-    listings.get_models,
-    listings.get_search,
-    streams.get_stream,
-    stream_events.get_stream_events,
-    stream_events.get_event_state,
-    stream_events.get_stream_picture,
-    undelivered.get_undelivered,
-    undelivered.get_waiting,
-    undelivered.get_pending,
-    undelivered.get_refused,
-    undelivered.get_unprocessed,
-    streams.get_stream_preview,
-    streams.get_stream_merge,
-    feed.get_events,
-    feed.get_resume_token,
-    feed.get_head,
-    feed.get_position,
-    arrow.get_arrow,
-    arrow.post_arrow,
-    feed.get_feed_hash,
-    interests.post_interest,
-    interests.delete_interest,
-    interests.post_sort_value_interest,
-    interests.delete_sort_value_interest,
-    dag.get_dags,
-    dag.get_publishes,
-    dag.get_car,  # first, because the next one's path matches these paths, too
-    dag.get_dag,
-    dag.get_publication,
-    dag.get_entry,
-    dag.get_replicas,
-    dag.get_contains,
-    tangles.get_tangles,
-    tangles.get_tangle_names,
-    tangles.get_tangle,
-    anchors.get_anchors,
-    anchors.post_anchors_now,
-    anchors.get_anchor_requests,
-    anchors.get_event_anchor,
-    anchors.post_stream_anchor,
-    anchors.post_request,
-    anchors.get_request,
-    anchors.get_supported_chains,
-    snapshots.get_snapshot_sync,
-    snapshots.post_snapshot_sync,
-    snapshots.delete_snapshot_sync,
-    node_info.get_version,
-    node_info.post_version,
-    node_info.get_liveness,
-    node_info.get_network,
-    node_info.get_peers,
-    node_info.post_peers,
-    node_info.delete_peer,
-    node_info.get_recon,
-    node_info.get_syncs,
-    node_info.get_metrics,
-    interests.get_interest_events,
-    interests.get_interests,
-    kubo.post_id,
-    kubo.post_kubo_version,
-    kubo.post_swarm_peers,
-    kubo.post_swarm_connect,
-    kubo.post_block_get,
-    kubo.post_block_stat,
-    kubo.post_dag_get,
-    kubo.post_dag_resolve,
-    kubo.post_pin_add,
-    kubo.post_pin_rm,
-    get_openapi,
-    pages.get_docs,
-    *pages.SWAGGER_UI,
-    pages.get_static,
-    pages.get_page,
+_MODULES: Final = (
+    *(events, listings, streams, stream_events, undelivered, feed, arrow, interests),
+    *(dag, tangles, anchors, snapshots, node_info, kubo, pages),
 )
-"""All of them, in the order in which paths are matched."""
+_OF_MODULES: Final = (value for module in _MODULES for value in vars(module).values())
+ENDPOINTS: Final = (
+    *(value for value in _OF_MODULES if isinstance(value, Endpoint)),
+    get_openapi,
+    *pages.SWAGGER_UI,
+)
+"""All of them, in the order in which paths are matched: that of their modules."""
 
 
 def create_app(services: Services) -> ASGIApp:

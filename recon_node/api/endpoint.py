@@ -5,7 +5,7 @@
         \"\"\"Ask where the feed stands.\"\"\"
 
 The types of the handler are the models of the parameters and of the answer; the first line of its
-docstring is the summary of the operation. `app` lists all endpoints, and `openapi` describes them.
+docstring is the summary of the operation. `app` finds all endpoints, and `openapi` describes them.
 Libraries that do the same for Starlette (spectree, FastAPI) have a shape of their own for errors,
 and would need as much code as this to keep ceramic-one's.
 

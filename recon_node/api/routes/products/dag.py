@@ -102,13 +102,6 @@ class DagStateBody(Body, frozen=True):
     """Events about the DAG that contain nothing valid."""
 
 
-@endpoint("GET", "/ceramic/dag/{cid}", own=True)
-async def get_dag(call: Call[RootPath]) -> Annotated[Response, DagStateBody]:
-    """Get how complete a DAG is at this node."""
-    state = await dag_side(call.services).state(call.parameters.cid)
-    return await call.services.in_thread(lambda: reply(DagStateBody.of_object(state)))
-
-
 @endpoint(
     "GET",
     "/ceramic/dag/{cid}.car",
@@ -128,6 +121,13 @@ async def get_car(call: Call[RootPath]) -> Response:
         "x-content-type-options": "nosniff",
     }
     return StreamedAnswer(pieces, media_type=CAR_TYPE, headers=headers)
+
+
+@endpoint("GET", "/ceramic/dag/{cid}", own=True)  # behind the CAR, whose paths it matches, too
+async def get_dag(call: Call[RootPath]) -> Annotated[Response, DagStateBody]:
+    """Get how complete a DAG is at this node."""
+    state = await dag_side(call.services).state(call.parameters.cid)
+    return await call.services.in_thread(lambda: reply(DagStateBody.of_object(state)))
 
 
 class EntryQuery(RootPath, frozen=True):
