@@ -1,4 +1,5 @@
-"""A store on a small disk of its own: fills it up, reads on, makes room, writes again.
+"""A store on a small disk of its own: fills it up, reads on, makes room, writes again, and copies
+it while the disk is mounted read-only.
 
     unshare -Urm python full_disk_child.py DIRECTORY
 
@@ -14,7 +15,7 @@ import trio
 from store_helpers import NETWORK, World, check_feed, feed_of
 
 from recon_node.store import DiskFullError, Store, StoreSettings, open_store
-from recon_node.store.maintenance import check_log
+from recon_node.store.maintenance import backup_log, check_log
 
 SETTINGS = StoreSettings(verifiers=0, keep_free=0)  # the disk is to be filled to the end
 BALLAST = "ballast"
@@ -33,6 +34,10 @@ async def fill(store: Store, events: World) -> int:
             if refused == 3:
                 return refused
     raise SystemExit("the disk was never full")
+
+
+def mount(*arguments: str) -> int:
+    return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode
 
 
 async def main(directory: Path) -> None:
@@ -55,6 +60,10 @@ async def main(directory: Path) -> None:
         check_feed(after, world.events)
     assert check_log(directory).faults == []
     print("sound", flush=True)
+    mount("-o", "remount,ro", str(directory))
+    copied = backup_log(directory, directory.with_name(f"{directory.name}-copy"))
+    mount("-o", "remount,rw", str(directory))
+    print("copied", copied.head - len(after), flush=True)
     with suppress(OSError), (directory / BALLAST).open("wb", buffering=0) as ballast:
         while True:
             ballast.write(bytes(4096))
@@ -67,8 +76,7 @@ async def main(directory: Path) -> None:
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
+    if mount("-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)):
         raise SystemExit(77)
     (place / BALLAST).write_bytes(bytes(1024 * 1024))
     trio.run(main, place)

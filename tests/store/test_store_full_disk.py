@@ -29,7 +29,7 @@ def test_a_full_disk_is_survived(tmp_path: Path) -> None:
         pytest.skip("this user may not mount a file system")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if not line.startswith("20")]
-    assert lines == ["full 3", "sound", "refused"]
+    assert lines == ["full 3", "sound", "copied 0", "refused"]
     assert done.stdout.count("The event log cannot be written") == 1  # three writes were refused
     assert done.stdout.count("The event log can be written again") == 1
 

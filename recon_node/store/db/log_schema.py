@@ -111,14 +111,22 @@ def open_reader(data_dir: Path) -> sqlite3.Connection:
     """Open the log for reading only; the connection may be used from any thread, one at a time."""
     path = data_dir / FILE_NAME
     with explained_errors(path):
+        # SQLite would make files beside a log that was closed, and a read-only disk takes none.
+        immutable = "&immutable=1" if is_closed_for_good(path) else ""
         connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=ro",
+            f"{path.absolute().as_uri()}?mode=ro{immutable}",
             uri=True,
             isolation_level=None,
             check_same_thread=False,
         )
         connection.execute("PRAGMA cell_size_check = ON")
     return connection
+
+
+def is_closed_for_good(path: Path) -> bool:
+    """Return whether a log was closed, and its disk is mounted read-only."""
+    is_open = path.with_name(f"{path.name}-wal").exists()
+    return not is_open and bool(os.statvfs(path.parent).f_flag & os.ST_RDONLY)
 
 
 def read_meta(connection: sqlite3.Connection, name: str) -> str | None:

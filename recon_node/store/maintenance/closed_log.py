@@ -317,6 +317,7 @@ def backup_log(data_dir: Path, target: Path, progress: Progress = no_progress) -
         StoreError: there is no log, it cannot be read or is damaged, or the copy cannot be written.
     """
     path = find_log(data_dir)
+    was_closed = log_schema.is_closed_for_good(path)
     with (
         closing(_hold(data_dir, path)) as source,
         explained_errors(target),
@@ -328,6 +329,8 @@ def backup_log(data_dir: Path, target: Path, progress: Progress = no_progress) -
             progress=lambda status, left, total: progress("copying", total - left, total),
         )
         copy.execute("PRAGMA journal_mode = DELETE")  # one file, without companions
+    if was_closed and not log_schema.is_closed_for_good(path):
+        raise StoreError(f"{path} was opened elsewhere while it was copied: run this again")
     return check_copy(target, progress)
 
 
