@@ -29,6 +29,8 @@ from recon_node.snapshot.tree.update import Branch, whole
 
 _OURS: Final = re.compile(rf"{PACKS}/[a-z2-7]+\.car|{FEEDS}/[a-z2-7]+\.parquet")
 """Names of packs and pages. A link in a directory may lead to any other file."""
+_ROOT: Final = re.compile(rf"{ROOTS}/[0-9]{{8}}T[0-9]{{6}}Z-[a-z2-7]+\.car")
+"""Names of root objects. Programs leave others there: `roots/` itself, or `.DS_Store`."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,8 @@ def list_roots(objects: Objects) -> tuple[list[RootObject], list[SnapshotFault]]
     roots: list[RootObject] = []
     faults: list[SnapshotFault] = []
     for listed in objects.list(ROOTS):
+        if not _ROOT.fullmatch(listed.name):
+            continue
         try:
             roots.append(decode_root(objects.get(listed.name)))
         except (RootError, ObjectError) as error:

@@ -139,8 +139,9 @@ def test_old_snapshots_are_collected(tmp_path: Path) -> None:
     for count in (100, 150, 200):
         make_log(tmp_path, all_events[:count])
         created = create(tmp_path, objects)
-    orphan = "packs/orphan.car"
-    objects.put(orphan, b"?")
+    orphan, of_others = "packs/orphan.car", "roots/.DS_Store"
+    for name in (orphan, of_others):
+        objects.put(name, b"?")
     day = timedelta(days=1)
     now = datetime.now(UTC)
     assert collect(objects, 2, day, now).packs == 0
@@ -148,6 +149,7 @@ def test_old_snapshots_are_collected(tmp_path: Path) -> None:
     done = collect(objects, 1, day, now + 2 * day)
     assert (done.roots, done.packs >= 1) == (1, True)
     assert orphan not in {listed.name for listed in objects.list("packs")}
+    assert of_others in {listed.name for listed in objects.list("roots")}
     assert not verify_snapshot(objects, created.root, lambda done, total: None).faults
 
 
