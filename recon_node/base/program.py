@@ -91,12 +91,18 @@ def cleaned_up_when_stopped() -> Iterator[None]:
             signal.signal(stop_signal, handler)
 
 
-def allow_files(wanted: int) -> None:
-    """Raise the soft limit of open files to a number, as far as the hard one allows."""
+def allow_files(wanted: int) -> int:
+    """Raise the soft limit of open files to a number, as far as the hard one allows.
+
+    Returns:
+        How many may be open now.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft if soft != resource.RLIM_INFINITY else wanted
 
 
 def limit(kind: int, most: int) -> None:

@@ -28,6 +28,8 @@ SHUTDOWN_LIMIT: Final = 4.5
 FILES: Final = 8192
 """Files and connections that the node may have open, if the system allows that; a usual soft limit
 is 1,024, which are fewer than the connections that the API takes."""
+FEWEST_FILES: Final = 64
+"""With fewer, a node cannot start: it has 30 open before anybody connects."""
 
 SAVING_LIMIT: Final = 120.0
 """Further seconds for saving the keys."""
@@ -56,7 +58,12 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
     for name in unknown_variables():
         logger.warning("An environment variable is not a setting", name=name)
     os.umask(0o077)  # what the node writes is for its user alone
-    allow_files(FILES)
+    files = allow_files(FILES)
+    if files < FEWEST_FILES:
+        raise CommandError(
+            f"only {files} files may be open, and a node needs {FEWEST_FILES}, and more for peers "
+            "and clients: raise the limit (`ulimit -n`, LimitNOFILE of a systemd unit)"
+        )
     watchdog = threading.Timer(SHUTDOWN_LIMIT, _give_up)
     watchdog.daemon = True
     try:

@@ -20,7 +20,7 @@ import pytest
 import trio
 from cli_run import Events, error_of, run
 from support import forking
-from support.waiting import wait_until
+from support.waiting import finished, wait_until
 
 import recon_node
 from recon_node.api.server import GRACE
@@ -143,6 +143,15 @@ def assert_refused(data_dir: str, *flags: str, words: list[str]) -> None:
     assert last.startswith("Error: ")
     assert all(word in last for word in words), last
     assert "Traceback" not in log
+
+
+def test_too_few_files_are_an_error_before_anything_is_opened(tmp_path: Path) -> None:
+    """It said that the log's permissions were wrong, or the port was."""
+    node = f"{sys.executable} -m recon_node run --network local-1 --data-dir {tmp_path / 'new'}"
+    done = finished(["sh", "-c", f"ulimit -n 60 && exec {node}"])
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: only 60 files may be open, and a node needs 64")
+    assert not (tmp_path / "new").exists()
 
 
 async def make_log(data_dir: Path, network: str) -> None:
