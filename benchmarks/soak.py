@@ -25,26 +25,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import signal
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import httpx
+import trio
 
 from benchmarks.plots import plot_soak
 from benchmarks.report import Row, count, machine, new_file, progress, read_rows, write_rows
 from benchmarks.spark import CpuMeter, line, program
-from benchmarks.spark_log import KEY, LogFiller
-from recon_node.ceramic import Event, StreamId, StreamType, parse_event
-from recon_node.ceramic.builder import data_event, init_event
+from benchmarks.spark_log import RandomEvents, fill_log
+from recon_node.ceramic import Event
 from recon_node.ipld import multibase
 from spark_sink.schema import TABLES
 from spark_sink.tables.catalog import table_status
@@ -61,46 +62,17 @@ _P99: Final = 2.0
 _GROWTH: Final = 1.1
 
 
-@dataclass
-class Writer:
-    """Writes random events of a number of streams to a node."""
-
-    client: httpx.Client
-    streams: int
-    random: random.Random = field(default_factory=lambda: random.Random(37))
-    _tips: dict[int, tuple[Event, Event]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        page = self.client.get("/ceramic/feed/events?limit=1&includeData=full")
-        first = page.json()["events"][0]
-        model = parse_event(multibase.decode(first["data"]))
-        self._model = StreamId(StreamType.MODEL, model.cid)
-
-    def write(self, number: int) -> None:
-        """Write a number of events, in one request."""
-        events = (self._next(self.random.randrange(self.streams)) for _ in range(number))
-        lines = [json.dumps({"data": multibase.encode(event.car)}) for event in events]
-        answer = self.client.post(
-            "/ceramic/events",
-            content="\n".join(lines),
-            headers={"content-type": "application/x-ndjson"},
-        )
-        verdicts = [verdict["status"] for verdict in answer.raise_for_status().json()]
-        if len(verdicts) != number or set(verdicts) != {"new"}:
-            raise SystemExit(f"the node has not taken all events: {answer.text[:500]}")
-
-    def _next(self, stream: int) -> Event:
-        if stream in self._tips:
-            init, tip = self._tips[stream]
-            body = f"{self.random.getrandbits(256):0100x}"
-            event = data_event(
-                KEY, init, [tip.cid], [{"op": "replace", "path": "/body", "value": body}]
-            )
-        else:
-            content = {"title": f"post {stream}", "body": "x" * 100}
-            init = event = init_event(KEY, self._model, content, unique=stream.to_bytes(8, "big"))
-        self._tips[stream] = init, event
-        return event
+def write(client: httpx.Client, events: Iterable[Event]) -> None:
+    """Write events to a node, in one request."""
+    lines = [json.dumps({"data": multibase.encode(event.car)}) for event in events]
+    answer = client.post(
+        "/ceramic/events",
+        content="\n".join(lines),
+        headers={"content-type": "application/x-ndjson"},
+    )
+    verdicts = [verdict["status"] for verdict in answer.raise_for_status().json()]
+    if len(verdicts) != len(lines) or set(verdicts) != {"new"}:
+        raise SystemExit(f"the node has not taken all events: {answer.text[:500]}")
 
 
 @dataclass
@@ -160,7 +132,7 @@ def _name(pid: int) -> str:
 
 def soak(directory: Path, batches: int, streams: int) -> Iterator[Row]:
     """Run the soak; yield a row for each batch."""
-    LogFiller(directory / "node", 1).fill(1)
+    trio.run(fill_log, directory / "node", 1, 1)
     tables = directory / "tables"
     with program("benchmarks.spark_log", str(directory / "node")) as node:
         assert node.stdout is not None
@@ -171,12 +143,13 @@ def soak(directory: Path, batches: int, streams: int) -> Iterator[Row]:
             httpx.Client(base_url=url, timeout=60) as client,
         ):
             line(pipeline, "batch")
-            writer, meter = Writer(client, streams), Meter(pipeline.pid, node.pid, tables)
+            meter = Meter(pipeline.pid, node.pid, tables)
+            events = RandomEvents(streams, Random(37))
             position = 1
             for batch in range(1, batches + 1):
-                number = writer.random.randint(1, _LARGEST_BATCH)
+                number = events.random.randint(1, _LARGEST_BATCH)
                 started = time.perf_counter()
-                writer.write(number)
+                write(client, islice(events, number))
                 position += number
                 seconds = 0.0
                 while (report := line(pipeline, "batch"))["position"] < position:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.spark [--events N] [--streams N] [--tables NAMES] [--json FILE]
 
-A node whose log was filled beforehand (see `benchmarks.spark_log`: interleaved streams, 550 bytes
+A node whose log was filled beforehand (see `benchmarks.spark_log`: interleaved streams, 650 bytes
 per CAR) serves its feed from another process on the same machine. One row per run of a newly
 started Spark, from its first batch to the feed's head:
 
@@ -34,12 +34,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import trio
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from benchmarks.report import Row, progress, show
-from benchmarks.spark_log import KEY, LogFiller
-from recon_node.ceramic import StreamId, StreamType, parse_event
+from benchmarks.spark_log import KEY, MODEL_ID, fill_log
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import multibase
 from spark_sink.run.pipeline import ROWS_PER_BATCH
@@ -133,9 +133,6 @@ def throughput(way: str, url: str, node: int, events: int, streams: int) -> Row:
 def latency(url: str, node: int, events: int, streams: int, samples: int) -> Row:
     """Measure single events, from before the write until all tables have them."""
     progress(f"one event, after {events:,}")
-    head = httpx.get(f"{url}/ceramic/feed/events", params={"limit": 1, "includeData": "full"})
-    model = parse_event(multibase.decode(head.json()["events"][0]["data"]))
-    model_id = StreamId(StreamType.MODEL, model.cid)
     taken = []
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -151,7 +148,7 @@ def latency(url: str, node: int, events: int, streams: int, samples: int) -> Row
             meter.read()
         started, before, node_before = time.perf_counter(), meter.read(), node_meter.read()
         for sample in range(samples):
-            event = init_event(KEY, model_id, {"title": "new"}, unique=os.urandom(12))
+            event = init_event(KEY, MODEL_ID, {"title": "new"}, unique=os.urandom(12))
             time.sleep(0.05 * (sample % 10))  # not in step with the trigger
             sent = time.perf_counter()
             body = {"data": multibase.encode(event.car)}
@@ -241,7 +238,7 @@ def run(events: int, streams: int, ways: list[str], samples: int, log: Path | No
         log = log or Path(name) / "node"
         if not log.exists():
             progress(f"filling a log with {events:,} events of {streams:,} streams")
-            LogFiller(log, streams).fill(events)
+            trio.run(fill_log, log, events, streams)
         with program("benchmarks.spark_log", str(log)) as node:
             assert node.stdout is not None
             url = node.stdout.readline().strip()

@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 
-from benchmarks.spark_log import NETWORK, LogFiller
+from benchmarks.spark_log import NETWORK, fill_log
 from recon_node.ceramic import parse_event
 from recon_node.store import open_store
 from recon_node.streams import EventShape, select_tip
 
 
 async def test_a_filled_log_is_a_node_s(tmp_path):
-    LogFiller(tmp_path / "node", streams=12).fill(200)
+    await fill_log(tmp_path / "node", 200, streams=12)
     async with open_store(tmp_path / "node", NETWORK) as store:
         rows = await store.reader.feed(0, 1000)
         assert store.head == len(rows) == len(store.keys) == 200
