@@ -15,12 +15,12 @@ from libp2p.peer.id import ID
 from libp2p.peer.peer_record import PeerRecord
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
+from benchmarks.attack import hostile
 from benchmarks.attack.catalogue import attack
 from benchmarks.attack.field import Field
-from benchmarks.attack.hostile import NETWORK, attacker, cut_off, hostile_host, peer_id
 from recon_node.ipld import encode_varint
 from recon_node.p2p.peers.dht_server import MAX_ANSWER, MAX_REQUEST, protocol_of
-from recon_node.p2p.transport.framing import FrameStream, PeerStream
+from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import MAX_IDENTIFY, Host, IdentifyPushes
 from recon_node.recon import RECON_1_2
 
@@ -28,7 +28,7 @@ SECONDS: Final = 8.0
 """How long each kind of message is sent."""
 _HOSTS: Final = 8
 _STREAMS: Final = 4
-_KAD: Final = protocol_of(NETWORK)
+_KAD: Final = protocol_of(hostile.NETWORK)
 _Program = Callable[[Host, str], Awaitable[None]]
 
 
@@ -79,15 +79,15 @@ async def _answers(host: Host, victim: str) -> None:
 
 async def _ask(host: Host, victim: str, request: Message) -> None:
     stream = await host.open_stream(victim, _KAD)
-    frames = FrameStream(stream, 1 << 20, account=stream.account)
+    frames = hostile.frames_of(stream)
     await frames.send([request.SerializeToString()], 30)
     await frames.receive(30, 30)
     await stream.reset()
 
 
 async def _answer(stream: PeerStream) -> None:
-    frames = FrameStream(stream, 1 << 20, account=stream.account)
-    with cut_off():
+    frames = hostile.frames_of(stream)
+    with hostile.cut_off():
         while (asked := await frames.receive(60)) is not None:
             request = Message.FromString(asked)
             answer = Message(type=request.type, key=request.key)
@@ -106,30 +106,21 @@ _PROGRAMS: Final[tuple[_Program, ...]] = (_pushes, _signed_records, _announcemen
 
 
 async def _run(address: str, program: _Program) -> None:
-    async def again(host: Host) -> None:
-        while True:
-            with cut_off():
-                await program(host, peer_id(address))
-            await trio.sleep(0.01)
-
     async def peer() -> None:
-        with cut_off():
-            async with hostile_host(address) as host, trio.open_nursery() as nursery:
+        with hostile.cut_off():
+            async with hostile.new_host(address) as host, trio.open_nursery() as nursery:
                 handlers: dict[str, Any] = {_KAD: _answer, RECON_1_2.id: _idle}
                 for protocol, handler in handlers.items():
                     host.handle(protocol, handler)
                 for _ in range(_STREAMS):
-                    nursery.start_soon(again, host)
+                    nursery.start_soon(hostile.again, program, host, hostile.peer_id(address))
 
-    with trio.move_on_after(SECONDS):
-        async with trio.open_nursery() as nursery:
-            for _ in range(_HOSTS):
-                nursery.start_soon(peer)
+    await hostile.at_once(SECONDS, _HOSTS, peer)
 
 
 @attack(flags=lambda: ("--discovery",))
 def addresses_without_end(here: Field) -> None:
     """Each address that a peer names, of itself or others, takes a millisecond to be checked."""
     for program in _PROGRAMS:
-        with here.attacked(), attacker(_run, here.node.addresses[0], program) as process:
-            process.join(SECONDS + 5)
+        with here.attacked():
+            hostile.attack_node(here, SECONDS, _run, program)

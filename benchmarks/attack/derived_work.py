@@ -8,7 +8,7 @@ from typing import Any, Final
 from nacl.signing import SigningKey
 
 from benchmarks.attack.catalogue import attack
-from benchmarks.attack.field import Field, document_id, make_model
+from benchmarks.attack.field import Field, chained, document_id, make_model
 from benchmarks.attack.measuring import MIB
 from recon_node.ceramic import Event
 from recon_node.ceramic.auth.did import controller_of
@@ -49,11 +49,8 @@ def dear_schema(count: int = 3900) -> tuple[list[Event], str]:
     }
     model, model_id = make_model(key, schema=schema)
     init = init_event(key, model_id, {"a": "1." * 450_000, "b": 0}, unique=b"u")
-    chain = [init]
-    for number in range(20):
-        patch = [{"op": "replace", "path": "/b", "value": number}]
-        chain.append(data_event(key, init, [chain[-1].cid], patch))
-    return [model, *chain], document_id(init)
+    patches = ({"op": "replace", "path": "/b", "value": number} for number in range(20))
+    return [model, *chained(key, init, patches)], document_id(init)
 
 
 def dear_numbers(count: int = 2000) -> tuple[list[Event], str]:
@@ -77,11 +74,8 @@ def dear_numbers(count: int = 2000) -> tuple[list[Event], str]:
         "c": [2**64 - number for number in range(1, 10 * count)],
     }
     init = init_event(key, model_id, content, unique=b"u")
-    chain = [init]
-    for number in range(20):
-        patch = [{"op": "add", "path": f"/{'abc'[number % 3]}/-", "value": number}]
-        chain.append(data_event(key, init, [chain[-1].cid], patch))
-    return [model, *chain], document_id(init)
+    patches = ({"op": "add", "path": f"/{'abc'[n % 3]}/-", "value": n} for n in range(20))
+    return [model, *chained(key, init, patches)], document_id(init)
 
 
 def many_conflicts(members: int = 6000, name: int = 240_000) -> tuple[list[Event], str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -14,10 +13,10 @@ from libp2p.identity.identify.pb.identify_pb2 import Identify
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from nacl.signing import SigningKey
 
+from benchmarks.attack import hostile
 from benchmarks.attack.catalogue import attack
 from benchmarks.attack.field import NETWORK as NETWORK_NAME
 from benchmarks.attack.field import Field, make_model
-from benchmarks.attack.hostile import RING, attacker, cut_off, hostile_host, peer_id
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import encode_varint
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
@@ -55,29 +54,24 @@ async def _handshakes(address: str) -> None:
     port = int(address.split("/")[4])
 
     async def drip() -> None:
-        while True:
-            with suppress(OSError, trio.BrokenResourceError):
-                async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-                    for byte in _OPENING + os.urandom(500):
-                        await stream.send_all(bytes([byte]))
-                        await trio.sleep(0.01)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            for byte in _OPENING + os.urandom(500):
+                await stream.send_all(bytes([byte]))
+                await trio.sleep(0.01)
 
-    await _at_once(drip, 150)
+    await hostile.at_once(SECONDS, 150, hostile.again, drip)
 
 
 async def _bytes_of_frames(address: str) -> None:
     """Begin a long message on streams of all protocols, and send it a byte in a frame."""
 
     async def drip(host: Host, protocol: str) -> None:
-        while True:
-            with cut_off():
-                stream: Any = await host.open_stream(peer_id(address), protocol)
-                muxed = stream._stream.muxed_stream
-                await stream.send_all(encode_varint(60_000))
-                byte = struct.pack("!BBHII", 0, 0, 0, muxed.stream_id, 1) + b"\x00"
-                for _ in range(100):
-                    await muxed.muxed_conn.secured_conn.write(byte * 500)
-                    await trio.sleep(0.05)
+        stream: Any = await host.open_stream(hostile.peer_id(address), protocol)
+        muxed = stream._stream.muxed_stream
+        await stream.send_all(encode_varint(60_000))
+        byte = struct.pack("!BBHII", 0, 0, 0, muxed.stream_id, 1) + b"\x00"
+        for _ in range(100):
+            await muxed.muxed_conn.secured_conn.write(byte * 500)
             await trio.sleep(0.05)
 
     await _with_hosts(address, 2, [partial(drip, protocol=protocol) for protocol in _PROTOCOLS])
@@ -94,50 +88,38 @@ async def _pushes(address: str) -> None:
     push = encode_varint(len(raw)) + raw
 
     async def send(host: Host) -> None:
-        while True:
-            with cut_off():
-                stream = await host.open_stream(peer_id(address), str(IdentifyPushes.protocol))
-                await stream.send_all(push)
-                await stream.aclose()
+        stream = await host.open_stream(hostile.peer_id(address), str(IdentifyPushes.protocol))
+        await stream.send_all(push)
+        await stream.aclose()
 
     await _with_hosts(address, 4, [send] * 4)
 
 
 async def _windows(address: str) -> None:
     """Ask for all events, and read none of them."""
-    lower, upper = RING
+    lower, upper = hostile.RING
     nothing = RangeHash(lower, Summary(ZERO, 0), upper)
-    asked = encode(InterestRequest((RING,)), KeyForm.BYTES)
+    asked = encode(InterestRequest((hostile.RING,)), KeyForm.BYTES)
     asked += encode(RangeRequest(nothing), KeyForm.BYTES) * 10
 
     async def ask(host: Host) -> None:
-        while True:
-            with cut_off():
-                stream = await host.open_stream(peer_id(address), MODEL_RING)
-                await stream.send_all(asked)
-                await trio.sleep_forever()
-            await trio.sleep(0.05)
+        stream = await host.open_stream(hostile.peer_id(address), MODEL_RING)
+        await stream.send_all(asked)
+        await trio.sleep_forever()
 
     await _with_hosts(address, 16, [ask] * 4)
-
-
-async def _at_once(program: Callable[[], Awaitable[None]], count: int) -> None:
-    with trio.move_on_after(SECONDS):
-        async with trio.open_nursery() as nursery:
-            for _ in range(count):
-                nursery.start_soon(program)
 
 
 async def _with_hosts(
     address: str, count: int, programs: list[Callable[[Host], Awaitable[None]]]
 ) -> None:
     async def run() -> None:
-        with cut_off():
-            async with hostile_host(address) as host, trio.open_nursery() as nursery:
+        with hostile.cut_off():
+            async with hostile.new_host(address) as host, trio.open_nursery() as nursery:
                 for program in programs:
-                    nursery.start_soon(program, host)
+                    nursery.start_soon(hostile.again, program, host)
 
-    await _at_once(run, count)
+    await hostile.at_once(SECONDS, count, run)
 
 
 _PROGRAMS: Final[tuple[_Program, ...]] = (_handshakes, _bytes_of_frames, _pushes, _windows)
@@ -157,5 +139,4 @@ def slow_drips(here: Field) -> None:
     here.await_event(large[-1])
     with here.attacked():
         for program in _PROGRAMS:
-            with attacker(program, here.node.addresses[0]) as process:
-                process.join(SECONDS + 5)  # it takes a while to start
+            hostile.attack_node(here, SECONDS, program)

@@ -53,6 +53,20 @@ def document_id(init: Event) -> str:
     return str(StreamId(StreamType.MODEL_INSTANCE, init.cid))
 
 
+def chained(key: SigningKey, init: Event, patches: Iterable[dict[str, Any]]) -> list[Event]:
+    """A document and updates of it by one operation each, each on the one before."""
+    chain = [init]
+    for patch in patches:
+        chain.append(data_event(key, init, [chain[-1].cid], [patch]))
+    return chain
+
+
+def updated(key: Any, init: Event, count: int) -> list[Event]:
+    """A document and updates of its text `a`, to `v1`, `v2` and so on."""
+    values = (f"v{number}" for number in range(1, count + 1))
+    return chained(key, init, ({"op": "replace", "path": "/a", "value": v} for v in values))
+
+
 def add(url: str, events: Iterable[Event], timeout: float = 60) -> list[dict[str, Any]]:
     """Give events to a node by its API, a few at a time; returns the verdicts."""
     verdicts: list[dict[str, Any]] = []
@@ -163,10 +177,7 @@ class Field:
     def _begin(self) -> None:
         model, self._model = make_model(OWNER)
         init = init_event(OWNER, self._model, {"a": "v0"}, unique=b"honest")
-        chain = [init]
-        for number in range(1, _HONEST_VALUES + 1):
-            patch = [{"op": "replace", "path": "/a", "value": f"v{number}"}]
-            chain.append(data_event(OWNER, init, [chain[-1].cid], patch))
+        chain = updated(OWNER, init, _HONEST_VALUES)
         self.add([model, *chain])
         self.await_event(chain[-1])
         self.stream = document_id(init)

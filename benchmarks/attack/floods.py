@@ -17,10 +17,10 @@ import trio
 from libp2p.kad_dht.pb.kademlia_pb2 import Message as KadMessage
 from libp2p.peer.id import ID
 
+from benchmarks.attack import hostile
 from benchmarks.attack.catalogue import attack
 from benchmarks.attack.field import NETWORK as NETWORK_NAME
 from benchmarks.attack.field import OWNER, Field, add, make_model
-from benchmarks.attack.hostile import NETWORK, WHOLE, attacker, cut_off, hostile_host, peer_id
 from benchmarks.attack.measuring import Row
 from recon_node.ipld import encode_varint
 from recon_node.p2p.peers.interest_statement import (
@@ -53,7 +53,7 @@ async def _gossip(host: Host, victim: str) -> None:
     for _ in range(3):
         prefixes = sorted(os.urandom(20) for _ in range(MAX_PREFIXES))
         await frames.send(
-            [InterestStatement(NETWORK.id, tuple(prefixes), os.urandom(8)).encode()], 10
+            [InterestStatement(hostile.NETWORK.id, tuple(prefixes), os.urandom(8)).encode()], 10
         )
     await trio.sleep(0.02)
     await stream.reset()
@@ -117,8 +117,8 @@ async def _lookups(host: Host, victim: str) -> None:
 async def _sketches(host: Host, victim: str) -> None:
     """A range of its own each time, with a wrong end and a count that calls for an estimate."""
     stream = await host.open_stream(victim, RECON_1_2.id)
-    frames = FrameStream(stream, 1 << 20, account=stream.account)
-    own = KeyRange(bytes(WHOLE.lower) + os.urandom(8), WHOLE.upper)
+    frames = hostile.frames_of(stream)
+    own = KeyRange(bytes(hostile.WHOLE.lower) + os.urandom(8), hostile.WHOLE.upper)
     message = Message(own, digest=os.urandom(RANGE_DIGEST_SIZE), count=140_000)
     await frames.send([RECON_1_2.encode(message)], 10)
     await frames.receive(20, 20)
@@ -128,12 +128,12 @@ async def _sketches(host: Host, victim: str) -> None:
 async def _fingerprints(host: Host, victim: str) -> None:
     """A message with 18,000 bounds, whose fingerprints are all wrong."""
     gaps = Gaps()
-    for bound in sorted(WHOLE.lower[:8] + os.urandom(8) for _ in range(18_000)):
+    for bound in sorted(hostile.WHOLE.lower[:8] + os.urandom(8) for _ in range(18_000)):
         gaps.append(bound, FINGERPRINT, os.urandom(FINGERPRINT_SIZE))
     gaps.append(END, FINGERPRINT, os.urandom(FINGERPRINT_SIZE))
     stream = await host.open_stream(victim, RECON_1_2.id)
-    frames = FrameStream(stream, 1 << 20, account=stream.account)
-    await frames.send([RECON_1_2.encode(Message(WHOLE, gaps))], 20)
+    frames = hostile.frames_of(stream)
+    await frames.send([RECON_1_2.encode(Message(hostile.WHOLE, gaps))], 20)
     await frames.receive(60, 60)
     await stream.reset()
 
@@ -152,21 +152,15 @@ _FLOODS: Final[dict[str, tuple[_Flood, int]]] = {
 
 
 async def flood(address: str, name: str) -> None:
-    send, at_once = _FLOODS[name]
-    victim = peer_id(address)
+    send, count = _FLOODS[name]
+    victim = hostile.peer_id(address)
 
-    async def again() -> None:
-        while True:
-            with cut_off():
-                async with hostile_host(address) as host:
-                    while True:
-                        await send(host, victim)
-            await trio.sleep(0.05)
+    async def one() -> None:
+        async with hostile.new_host(address) as host:
+            while True:
+                await send(host, victim)
 
-    with trio.move_on_after(SECONDS):
-        async with trio.open_nursery() as nursery:
-            for _ in range(at_once):
-                nursery.start_soon(again)
+    await hostile.at_once(SECONDS, count, hostile.again, one)
 
 
 @attack(flags=lambda: ("--discovery",))  # without which nobody can look up anything
@@ -174,33 +168,26 @@ def floods(here: Field) -> None:
     """One peer sends as many messages, streams and lookups as it can, seven kinds in turn."""
     with here.attacked():
         for name in _FLOODS.keys() - {"sketches"}:  # which weigh more at a node with many events
-            with attacker(flood, here.node.addresses[0], name) as process:
-                process.join(SECONDS + 5)  # it takes a while to start
+            hostile.attack_node(here, SECONDS, flood, name)
 
 
 @attack()
 def connections_without_end(here: Field) -> None:
     """TCP connections that begin a handshake keep the node busy and its slots taken."""
-    with here.attacked(), attacker(_handshakes, here.node.addresses[0]) as process:
-        process.join(SECONDS + 5)  # it takes a while to start
+    with here.attacked():
+        hostile.attack_node(here, SECONDS, _handshakes)
 
 
 async def _handshakes(address: str) -> None:
     port = int(address.split("/")[4])
     opening = b"\x13/multistream/1.0.0\n\x07/noise\n" + bytes([0, 32])
 
-    async def again() -> None:
-        while True:
-            with suppress(OSError, trio.BrokenResourceError):
-                stream = await trio.open_tcp_stream("127.0.0.1", port)
-                async with stream:
-                    await stream.send_all(opening + os.urandom(32))
-                    await stream.receive_some(200)
+    async def one() -> None:
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(opening + os.urandom(32))
+            await stream.receive_some(200)
 
-    with trio.move_on_after(SECONDS):
-        async with trio.open_nursery() as nursery:
-            for _ in range(16):
-                nursery.start_soon(again)
+    await hostile.at_once(SECONDS, 16, hostile.again, one)
 
 
 async def _hold_slots(address: str, count: int) -> None:
@@ -212,13 +199,14 @@ async def _hold_slots(address: str, count: int) -> None:
             pass
 
     async def hold() -> None:
-        with cut_off():
-            async with hostile_host(address) as host:
+        with hostile.cut_off():
+            async with hostile.new_host(address) as host:
                 host.handle(INTERESTS_PROTOCOL, take)
                 host.handle(RECON_1_2.id, take)
-                stream = await host.open_stream(peer_id(address), INTERESTS_PROTOCOL)
+                stream = await host.open_stream(hostile.peer_id(address), INTERESTS_PROTOCOL)
                 frames = FrameStream(stream, 0, account=stream.account)
-                await frames.send([state(NETWORK, [WHOLE], NOTHING_KNOWN).encode()], 5)
+                all_ = state(hostile.NETWORK, [hostile.WHOLE], NOTHING_KNOWN)
+                await frames.send([all_.encode()], 5)
                 await trio.sleep_forever()
 
     source: list[str] = [""]
@@ -249,7 +237,7 @@ def _connected(here: Field) -> int:
 def all_slots(here: Field) -> None:
     """Idle connections from 150 addresses keep an honest newcomer out."""
     model, _ = make_model(OWNER, name="by a newcomer")
-    with here.attacked(), attacker(_hold_slots, here.node.addresses[0], 150):
+    with here.attacked(), hostile.attacker(_hold_slots, here.node.addresses[0], 150):
         time.sleep(25)
         here.rows.append(Row("slots taken", "", f"{_connected(here)} of 150", holds=True))
         with here.newcomer() as newcomer:

@@ -9,11 +9,12 @@ from typing import Any, Final
 import numpy as np
 import trio
 
+from benchmarks.attack import hostile
 from benchmarks.attack.catalogue import attack
 from benchmarks.attack.field import Field
-from benchmarks.attack.hostile import WHOLE, attacker, cut_off, hostile_host, peer_id
 from recon_node.ceramic import EventId
-from recon_node.p2p.transport.framing import FrameStream, PeerStream
+from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
+from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import RECON_1_2
 from recon_node.recon.coded.messages import END, KEYS, RANGE_DIGEST_SIZE, Gaps, Listed, Message
@@ -42,34 +43,27 @@ def listed_keys(here: Field) -> None:
 
 
 def _list(here: Field, make: Callable[[], list[bytes]], peers: int) -> None:
-    with here.attacked(), attacker(_program, here.node.addresses[0], make, peers) as process:
-        process.join(SECONDS + 5)
+    with here.attacked():
+        hostile.attack_node(here, SECONDS, _program, make, peers)
 
 
 async def _program(address: str, make: Callable[[], list[bytes]], peers: int) -> None:
-    turn = make()
-    with trio.move_on_after(SECONDS):
-        async with trio.open_nursery() as nursery:
-            for _ in range(peers):
-                nursery.start_soon(_peer, address, turn)
+    await hostile.at_once(SECONDS, peers, hostile.again, _peer, address, make())
 
 
 async def _peer(address: str, turn: list[bytes]) -> None:
-    while True:
-        with cut_off():
-            async with hostile_host(address) as host:
-                for protocol in ("/ceramic/events/1.0.0", "/ceramic/events/1.1.0"):
-                    host.handle(protocol, _swallow)
-                await trio.sleep(0.5)
-                async with trio.open_nursery() as nursery:
-                    for _ in range(_SESSIONS):
-                        nursery.start_soon(_session, host, peer_id(address), turn)
-        await trio.sleep(0.1)
+    async with hostile.new_host(address) as host:
+        for protocol in (EVENTS_PROTOCOL, EVENTS_BY_ID_PROTOCOL):
+            host.handle(protocol, _swallow)
+        await trio.sleep(0.5)
+        async with trio.open_nursery() as nursery:
+            for _ in range(_SESSIONS):
+                nursery.start_soon(_session, host, hostile.peer_id(address), turn)
 
 
 async def _session(host: Host, victim: str, turn: list[bytes]) -> None:
     stream = await host.open_stream(victim, RECON_1_2.id)
-    frames = FrameStream(stream, 1 << 20, account=stream.account)
+    frames = hostile.frames_of(stream)
     try:
         await frames.send(turn, 20)
         await frames.receive(60, 60)
@@ -86,11 +80,11 @@ def _turn_of_ids() -> list[bytes]:
     messages: list[Any] = []
     for number in range(16):
         is_last = number == 15
-        bound = END if is_last else bytes(WHOLE.lower[:8]) + bytes([number * 8 + 1]) + b"x"
+        bound = END if is_last else bytes(hostile.WHOLE.lower[:8]) + bytes([number * 8 + 1]) + b"x"
         ids = np.frombuffer(os.urandom(8 * _IDS), "<u8").astype(np.uint64)
         messages.append(
             Message(
-                None if number else WHOLE,
+                None if number else hostile.WHOLE,
                 Gaps([bound], [KEYS], [()]),
                 digest=os.urandom(RANGE_DIGEST_SIZE) if is_last else None,
                 continues=not is_last,
@@ -101,7 +95,9 @@ def _turn_of_ids() -> list[bytes]:
 
 
 def _message_of_keys() -> list[bytes]:
-    head = bytes(WHOLE.lower[:8]) + os.urandom(20) + b"\x05\x01\x71\x12\x20" + os.urandom(29)
+    head = (
+        bytes(hostile.WHOLE.lower[:8]) + os.urandom(20) + b"\x05\x01\x71\x12\x20" + os.urandom(29)
+    )
     keys = tuple(EventId(head + number.to_bytes(3, "big")) for number in range(_KEYS))
     gaps = Gaps([END], [KEYS], [keys])
-    return [RECON_1_2.encode(Message(WHOLE, gaps, digest=os.urandom(RANGE_DIGEST_SIZE)))]
+    return [RECON_1_2.encode(Message(hostile.WHOLE, gaps, digest=os.urandom(RANGE_DIGEST_SIZE)))]

@@ -17,23 +17,15 @@ import trio
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from nacl.signing import SigningKey
 
+from benchmarks.attack import hostile
 from benchmarks.attack.catalogue import attack
 from benchmarks.attack.field import NETWORK as NETWORK_NAME
 from benchmarks.attack.field import Field, document_id, make_model
-from benchmarks.attack.hostile import (
-    NETWORK,
-    WHOLE,
-    attacker,
-    cut_off,
-    hostile_host,
-    offer,
-    peer_id,
-)
 from benchmarks.attack.measuring import MIB, Row, memory_of
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, RAW, dag_cbor
 from recon_node.p2p.peers.dht_server import protocol_of
-from recon_node.p2p.transport.framing import FrameStream, PeerStream
+from recon_node.p2p.transport.framing import PeerStream
 from recon_node.recon import RECON_1_2, KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.packs import PackExtent, encode_locator, located, pack_name
@@ -53,11 +45,11 @@ _SECONDS: Final = 8.0
 
 async def _long_ids(address: str) -> None:
     """Name peers by ids of 16 and 60 kB, in requests and in answers of the DHT."""
-    protocol = protocol_of(NETWORK)
+    protocol = protocol_of(hostile.NETWORK)
 
     async def answer(stream: PeerStream) -> None:
-        frames = FrameStream(stream, 1 << 20, account=stream.account)
-        with cut_off():
+        frames = hostile.frames_of(stream)
+        with hostile.cut_off():
             while (asked := await frames.receive(60)) is not None:
                 request = Message.FromString(asked)
                 named = [Message.Peer(id=os.urandom(60_000))]
@@ -69,14 +61,14 @@ async def _long_ids(address: str) -> None:
     async def idle(_: PeerStream) -> None:
         await trio.sleep_forever()
 
-    async with hostile_host(address) as host:
+    async with hostile.new_host(address) as host:
         host.handle(protocol, answer)
         host.handle(RECON_1_2.id, idle)
         await trio.sleep(0.5)
         for _ in range(20):
-            with cut_off():
-                stream = await host.open_stream(peer_id(address), protocol)
-                frames = FrameStream(stream, 1 << 20, account=stream.account)
+            with hostile.cut_off():
+                stream = await host.open_stream(hostile.peer_id(address), protocol)
+                frames = hostile.frames_of(stream)
                 provider = Message.Peer(id=os.urandom(15_800))
                 kind = Message.MessageType.ADD_PROVIDER
                 added = Message(type=kind, key=os.urandom(32), providerPeers=[provider])
@@ -87,8 +79,8 @@ async def _long_ids(address: str) -> None:
 @attack(flags=lambda: ("--discovery",))
 def long_ids(here: Field) -> None:
     """Peer ids of 16 to 60 kB in the DHT take seconds each to be written in base58."""
-    with here.attacked(), attacker(_long_ids, here.node.addresses[0]) as process:
-        process.join(_SECONDS + 5)
+    with here.attacked():
+        hostile.attack_node(here, _SECONDS, _long_ids)
 
 
 @attack()
@@ -105,11 +97,10 @@ def forged_updates(here: Field) -> None:
         data_event(stranger, init, [init.cid], [{"op": "replace", "path": "/a", "value": str(n)}])
         for n in range(3_000)
     ]
-    events = {event.event_id(NETWORK, init.header, 1): event.car for event in forged}
+    events = {event.event_id(hostile.NETWORK, init.header, 1): event.car for event in forged}
     update = data_event(owner, init, [init.cid], [{"op": "replace", "path": "/a", "value": "new"}])
     with here.attacked():
-        with attacker(offer, here.node.addresses[0], events) as process:
-            process.join(20)
+        hostile.attack_node(here, 15, hostile.offer, events)
         here.add([update])
         here.await_event(update)
     stream = document_id(init)
@@ -124,7 +115,7 @@ def forged_updates(here: Field) -> None:
 def _store_of_full_leaves(store: Path, leaves: int, keys: int) -> None:
     """A snapshot whose leaves have as many keys of 128 bytes as fit, packed front to back."""
     (store / "packs").mkdir(parents=True)
-    prefix = bytes(WHOLE.lower[:8])
+    prefix = bytes(hostile.WHOLE.lower[:8])
     body, links, extents = b"", [], []
     for number in range(leaves):
         start = prefix + bytes([1 + number])
@@ -145,7 +136,7 @@ def _store_of_full_leaves(store: Path, leaves: int, keys: int) -> None:
     total = Sha256a.from_lanes(sum(spread(link.hash) for link in links))
     root = Root(Link(1, LOWEST, total, node_cid(inner.encode())), leaves * keys)
     manifest = SnapshotManifest(
-        network=NETWORK,
+        network=hostile.NETWORK,
         interests=(),
         ranges=(KeyRange(LOWEST, HIGHEST),),
         created=int(time.time()),
@@ -193,7 +184,7 @@ class _Endless(http.server.BaseHTTPRequestHandler):
 
 def _manifest_of_zeros() -> bytes:
     """A root object with 200 key ranges whose bounds are numbers: as bytes, gigabytes of zeros."""
-    manifest = SnapshotManifest(NETWORK, (), (), int(time.time()), None, None, (), 0)
+    manifest = SnapshotManifest(hostile.NETWORK, (), (), int(time.time()), None, None, (), 0)
     fields = dag_cbor.decode(manifest.encode())
     fields["ranges"] = [[(1 << 31) + n, (1 << 31) + n + 1] for n in range(200)]
     block = dag_cbor.encode(fields)
@@ -202,7 +193,7 @@ def _manifest_of_zeros() -> bytes:
         def encode(self) -> bytes:
             return block
 
-    bomb = Bomb(NETWORK, (), (), 0, None, None, (), 0)
+    bomb = Bomb(hostile.NETWORK, (), (), 0, None, None, (), 0)
     return encode_root(bomb, SigningKey.generate(), {})[1]
 
 

@@ -10,13 +10,13 @@ from typing import Final
 
 import trio
 
+from benchmarks.attack import hostile
 from benchmarks.attack.catalogue import attack
 from benchmarks.attack.field import Field
-from benchmarks.attack.hostile import NETWORK, RING, WHOLE, attacker, cut_off, hostile_host, peer_id
 from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.p2p.sync.rings import MODEL_RING
-from recon_node.p2p.transport.framing import FrameStream, PeerStream
+from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import RECON_1_0, KeyRange, Sha256a
 from recon_node.recon.actions import Value
@@ -48,13 +48,13 @@ def _say(message: Message) -> bytes:
     return encode(message, KeyForm.BYTES)
 
 
-_ALL: Final = _say(InterestRequest((RING,)))
+_ALL: Final = _say(InterestRequest((hostile.RING,)))
 
 
 @cache
 def _interests() -> bytes:
     """As many interests as there may be, each of a few bytes."""
-    lower = RING.lower
+    lower = hostile.RING.lower
     bounds = [lower + number.to_bytes(3, "big") for number in range(2 * MAX_INTERESTS)]
     return _say(InterestRequest(tuple(KeyRange(*pair) for pair in list(pairwise(bounds))[::2])))
 
@@ -62,14 +62,14 @@ def _interests() -> bytes:
 @cache
 def _value_of_24s() -> bytes:
     """A value whose every byte takes two, of the kind that is the hardest to read."""
-    key = EventId.build(NETWORK, "k", "c", _cid(), 0, _cid())
+    key = EventId.build(hostile.NETWORK, "k", "c", _cid(), 0, _cid())
     return _ALL + _say(Value(key, b"\x18" * MAX_VALUE))
 
 
 @cache
 def _tiny_values() -> bytes:
     """Values of one byte, each under a key that nobody has asked for."""
-    keys = (RING.lower + os.urandom(30) for _ in range(20_000))
+    keys = (hostile.RING.lower + os.urandom(30) for _ in range(20_000))
     return _ALL + b"".join(_say(Value(key, b"\0")) for key in keys)
 
 
@@ -88,7 +88,7 @@ async def _values_of_one_byte(stream: PeerStream) -> None:
 async def _endless_ranges(stream: PeerStream) -> None:
     """Ranges that overlap, go on without end, and whose hashes never agree."""
     await stream.send_all(_ALL)
-    lower, upper = RING
+    lower, upper = hostile.RING
     for _ in range(50):
         summary = Summary(Sha256a(os.urandom(32)), 1 << 40)
         asked = _say(RangeRequest(RangeHash(lower, summary, upper)))
@@ -98,21 +98,22 @@ async def _endless_ranges(stream: PeerStream) -> None:
 
 async def _hashes_that_never_agree(stream: PeerStream) -> None:
     """The whole range again and again, each time with another hash."""
-    frames = FrameStream(stream, 1 << 20, account=stream.account)
+    frames = hostile.frames_of(stream)
     for _ in count():
-        message = Cip124Message(tuple(WHOLE), (Sha256a(os.urandom(32)),))
+        message = Cip124Message(tuple(hostile.WHOLE), (Sha256a(os.urandom(32)),))
         await frames.send([RECON_1_0.encode(message)], 10)
         await frames.receive(20, 20)
 
 
 async def _bounds_without_events(stream: PeerStream) -> None:
     """A message of keys that do not exist, between hashes that are all wrong."""
-    frames = FrameStream(stream, 1 << 20, account=stream.account)
+    frames = hostile.frames_of(stream)
     keys = sorted(
-        EventId.build(NETWORK, str(number), "c", _cid(), 0, _cid()) for number in range(_BOUNDS)
+        EventId.build(hostile.NETWORK, str(number), "c", _cid(), 0, _cid())
+        for number in range(_BOUNDS)
     )
     hashes = [Sha256a(os.urandom(32)) for _ in range(_BOUNDS + 1)]
-    message = Cip124Message((WHOLE.lower, *keys, WHOLE.upper), tuple(hashes))
+    message = Cip124Message((hostile.WHOLE.lower, *keys, hostile.WHOLE.upper), tuple(hashes))
     await frames.send([RECON_1_0.encode(message)], 20)
     await frames.receive(20, 20)
 
@@ -138,20 +139,17 @@ async def _run(address: str, name: str) -> None:
     protocol, program = _PROGRAMS[name]
 
     async def session(host: Host) -> None:
-        while True:
-            with cut_off():
-                stream = await host.open_stream(peer_id(address), protocol)
-                with trio.move_on_after(SECONDS):
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(_swallow, stream)
-                        await program(stream)
-                await stream.reset()
-            await trio.sleep(0.02)
+        stream = await host.open_stream(hostile.peer_id(address), protocol)
+        with trio.move_on_after(SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_swallow, stream)
+                await program(stream)
+        await stream.reset()
 
     async def peer() -> None:
-        async with hostile_host(address) as host, trio.open_nursery() as nursery:
+        async with hostile.new_host(address) as host, trio.open_nursery() as nursery:
             for _ in range(_SESSIONS):
-                nursery.start_soon(session, host)
+                nursery.start_soon(hostile.again, session, host)
 
     with trio.move_on_after(SECONDS):
         async with trio.open_nursery() as nursery:
@@ -163,7 +161,7 @@ async def _run(address: str, name: str) -> None:
 async def _swallow(stream: PeerStream) -> None:
     if stream.protocol != MODEL_RING:
         return
-    with cut_off():
+    with hostile.cut_off():
         while await stream.receive_some(65_536):
             pass
 
@@ -173,5 +171,4 @@ def sessions_of_older_versions(here: Field) -> None:
     """Sessions of 1.0.0 and 0.1.0 whose interests, ranges, values and hashes have no end."""
     with here.attacked():
         for name in _PROGRAMS:
-            with attacker(_run, here.node.addresses[0], name) as process:
-                process.join(SECONDS + 5)  # it takes a while to start
+            hostile.attack_node(here, SECONDS, _run, name)

@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from nacl.signing import SigningKey
 
 from benchmarks.attack.catalogue import attack
-from benchmarks.attack.field import Field, document_id, make_model
+from benchmarks.attack.field import Field, document_id, make_model, updated
 from recon_node.ceramic import Event, parse_event
-from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ceramic.builder import init_event
 from recon_node.client import Ceramic, Key
 from recon_node.ipld import CID, DAG_JOSE, car, dag_cbor
 
@@ -41,10 +41,7 @@ def copies_of_signatures(here: Field) -> None:
         for _ in range(4):
             key = ec.generate_private_key(ec.SECP256R1())
             init = init_event(key, model_id, {"a": "v0"}, unique=os.urandom(4))
-            chain = [init]
-            for number in range(1, 6):
-                patch = [{"op": "replace", "path": "/a", "value": f"v{number}"}]
-                chain.append(data_event(key, init, [chain[-1].cid], patch))
+            chain = updated(key, init, 5)
             here.add(chain)
             here.await_event(chain[-1])
             copies = [_other_form(event) for event in chain[1:]]

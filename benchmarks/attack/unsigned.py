@@ -8,11 +8,11 @@ from typing import Final
 
 from nacl.signing import SigningKey
 
+from benchmarks.attack import hostile
 from benchmarks.attack.catalogue import attack
 from benchmarks.attack.chain import CHAIN, the_chain, with_chain
 from benchmarks.attack.field import OWNER, Field, document_id, make_model
 from benchmarks.attack.floods import SECONDS, flood
-from benchmarks.attack.hostile import NETWORK, attacker, made_up, offer
 from recon_node.ceramic import Event, EventId, StreamId, parse_event
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ceramic.builder import data_event, deterministic_init_event, init_event
@@ -25,7 +25,7 @@ _FILLER: Final = [CID.of(0x71, number.to_bytes(2, "big")) for number in range(24
 
 
 def _key(model: StreamId, key: SigningKey, init: Event, height: int, cid: CID) -> EventId:
-    return EventId.build(NETWORK, str(model), controller_of(key), init.cid, height, cid)
+    return EventId.build(hostile.NETWORK, str(model), controller_of(key), init.cid, height, cid)
 
 
 def _block(value: object) -> tuple[CID, bytes]:
@@ -125,11 +125,11 @@ def a_members_name(here: Field) -> None:
     for number in range(1000):
         init = deterministic_init_event(controller_of(_MEMBER), model_id, unique=os.urandom(100))
         events[_key(model_id, _MEMBER, init, 0, init.cid)] = init.car
-        cid, made = made_up(init.cid, init.cid, number)
+        cid, made = hostile.made_up(init.cid, init.cid, number)
         events[_key(model_id, _MEMBER, init, 1, cid)] = made
     before = here.status()["head"]
-    with here.attacked(), attacker(offer, here.node.addresses[0], events) as process:
-        process.join(60)
+    with here.attacked():
+        hostile.attack_node(here, 60, hostile.offer, events)
     streams = here.get(f"/ceramic/streams?controller={controller_of(_MEMBER)}").json()["total"]
     here.expect("streams of the member", 0, streams)
     delivered = here.status()["head"] - before
@@ -153,7 +153,7 @@ def _dam(count: int) -> tuple[list[Event], dict[EventId, bytes]]:
     init = init_event(key, model_id, {"a": "1"}, unique=b"u")
     events: dict[EventId, bytes] = {}
     for number in range(count):
-        cid, made = made_up(init.cid, init.cid, number)
+        cid, made = hostile.made_up(init.cid, init.cid, number)
         events[_key(model_id, key, init, 1, cid)] = made
     return [model, init], events
 
@@ -163,8 +163,7 @@ def a_dam(here: Field) -> None:
     """20,000 time events wait for an init event; when it comes, all move in one transaction."""
     (model, init), events = _dam(20_000)
     with here.attacked():
-        with attacker(offer, here.node.addresses[0], events) as process:
-            process.join(120)
+        hostile.attack_node(here, 120, hostile.offer, events)
         here.add([model, init])
         here.await_event(init)
         _read_all(here, document_id(init))
@@ -175,7 +174,6 @@ def sketches(here: Field) -> None:
     """An opening of 110 bytes, each time with a range of its own, has 20,000 keys sketched."""
     before, events = _dam(20_000)
     here.add(before)
-    with attacker(offer, here.node.addresses[0], events) as process:
-        process.join(120)
-    with here.attacked(), attacker(flood, here.node.addresses[0], "sketches") as process:
-        process.join(SECONDS + 5)
+    hostile.attack_node(here, 120, hostile.offer, events)
+    with here.attacked():
+        hostile.attack_node(here, SECONDS, flood, "sketches")
