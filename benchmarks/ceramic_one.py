@@ -4,10 +4,10 @@
     python -m benchmarks.ceramic_one --node http://127.0.0.1:5101
 
 The first starts nodes of both kinds; the second fills an empty node of ours from one that is
-running. Both also compare its wire with the simulation. Bytes are counted by a proxy between the
-two nodes, so they are those of TCP's payload, encryption included. CPU and memory are the
-processes', as /proc has them; the memory is the largest that was resident. The load is the
-machine's average of the last minute: above the number of its cores, compare CPU times only.
+running. Bytes are counted by a proxy between the two nodes, so they are those of TCP's payload,
+encryption included. CPU and memory are the processes', as /proc has them; the memory is the largest
+that was resident. The load is the machine's average of the last minute: above the number of its
+cores, compare CPU times only.
 """
 
 from __future__ import annotations
@@ -29,14 +29,11 @@ import httpx
 from nacl.signing import SigningKey
 
 from benchmarks.ceramic_one_node import CeramicOneNode, holdings
-from benchmarks.ceramic_one_wire import compare
 from benchmarks.counting_proxy import Proxy
 from benchmarks.plain_http import post, send
 from benchmarks.report import Row, machine, new_file, numbers, progress, show, write_rows
 from recon_node.ceramic import Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
-from recon_node.ceramic.heightless_event_id import HeightlessEventId, model_range
-from recon_node.recon import KeyRange
 from recon_node.testnet import TestnetNode
 
 OURS: Final = "recon-node"
@@ -82,33 +79,23 @@ class Events:
     model: StreamId
     streams: list[list[bytes]]
     """Their CARs."""
-    keys: list[bytes]
-    """Their keys on the model ring, ascending."""
 
 
-def made_up_events(network: Network, count: int) -> Events:
+def made_up_events(count: int) -> Events:
     """Sign so many events, the model's included."""
     author = SigningKey.generate()
     of_model = model_event(author, _DEFINITION)
     model = StreamId(StreamType.MODEL, of_model.cid)
-    streams: list[list[bytes]] = []
-    keys: list[bytes] = []
-    while len(keys) < count - 1:
+    streams = [[of_model.car]]
+    for start in range(1, count, STREAM):
         key = SigningKey.generate()
         init = last = init_event(key, model, {"n": 0}, unique=secrets.token_bytes(12))
-        assert init.header is not None
-        stream = [init]
-        for number in range(1, min(STREAM, count - 1 - len(keys))):
+        streams.append([init.car])
+        for number in range(1, min(STREAM, count - start)):
             patch = [{"op": "replace", "path": "/n", "value": number}]
             last = data_event(key, init, [last.cid], patch)
-            stream.append(last)
-        controller = init.header.controller
-        keys += (
-            bytes(HeightlessEventId.build(network, model, controller, init.cid, event.cid))
-            for event in stream
-        )
-        streams.append([event.car for event in stream])
-    return Events(model, [[of_model.car], *streams], sorted(keys))
+            streams[-1].append(last.car)
+    return Events(model, streams)
 
 
 class Lab:
@@ -154,19 +141,15 @@ class Lab:
 def run(binary: str, sizes: list[int]) -> Iterator[Row]:
     """Measure writing to each kind, and filling an empty node of each kind from it.
 
-    Yields the rows as they come, because it takes long; those without a `measure` compare the
-    wire with the simulated one.
+    Yields the rows as they come, because it takes long.
     """
     with Lab(binary) as lab:
         for size in sizes:
-            events = made_up_events(lab.network, size)
+            events = made_up_events(size)
             for kind in (OURS, THEIRS):
                 with lab.node(kind, events.model) as source:
                     progress(f"{size:,} events written to {kind}")
                     yield _write(kind, source, events)
-                    if isinstance(source, CeramicOneNode):
-                        interest = KeyRange(*model_range(lab.network, events.model))
-                        yield from compare(source.address, interest, events.keys)
                     for receiver in (OURS, THEIRS):
                         _wait_until_idle(source)
                         progress(f"{size:,} events from {kind} to an empty {receiver}")
@@ -342,9 +325,7 @@ def main() -> None:
         rows.append({**row, "machine": machine()})
         if options.json is not None:
             write_rows(rows, options.json)
-    show("Beside ceramic-one nodes", [row for row in rows if "measure" in row], None)
-    if on_the_wire := [row for row in rows if "measure" not in row]:
-        show("Its wire, simulated and real", on_the_wire, None)
+    show("Beside ceramic-one nodes", rows, None)
 
 
 if __name__ == "__main__":

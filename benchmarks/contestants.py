@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +12,6 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from benchmarks import ceramic_one_simulated as simulation
 from benchmarks.negentropy import Items, Negentropy
 from benchmarks.pairs import Pair
 from recon_node.base.steps import run_steps
@@ -35,10 +34,16 @@ from recon_node.recon import (
     find_by_id,
     turn_of,
 )
+from recon_node.recon.actions import Actions, Admit, Send, SendValues, Value
+from recon_node.recon.ring.ring import Ring
+from recon_node.recon.ring.ring_codec import Decoder, KeyForm, Message, encode
+from recon_node.recon.ring.ring_session import Initiator, Responder
 
 WHOLE: Final = KeyRange(*map(bytes, network_range(IN_MEMORY)))
 LONG_MESSAGES: Final = SessionSettings(message_bytes=8 * MIB)
 """As an operator may set it where peers speak 1.0.0 alone: a turn is one message there."""
+_SYNC_ID: Final = "00000000-0000-4000-8000-000000000000"
+"""Of a session of 0.1.0; ceramic-one's are UUIDs."""
 
 
 @dataclass(slots=True)
@@ -143,38 +148,51 @@ def look_up(sought: SoughtIds, other: KeyStore) -> list[bytes]:
     return [key for _, key in run_steps(find_by_id(other, sought.key_range, ids))]
 
 
-def ceramic_one_wire(pair: Pair) -> Cost:
-    """Reconcile as ceramic-one does today; both sides end with the union."""
-    ours, theirs = map(KeyStore, pair.keys())
+class _RingSide:
+    """A side of a session of 0.1.0, in bytes. Values go without events: these do not count."""
+
+    def __init__(self, role: type[Initiator | Responder], keys: list[bytes]) -> None:
+        self.store = KeyStore(keys)
+        self._ring = Ring(self.store, WHOLE.__contains__)
+        self.session = role(self._ring, [WHOLE])
+        self._decoder = Decoder(KeyForm.BYTES, from_initiator=not role.initiates)
+
+    def receive(self, data: bytes, timer: CpuTimer) -> list[bytes]:
+        """Take a message of the other side; return those in answer."""
+        (message,) = self._decoder.feed(data)
+        return self.perform(self.session.receive(message), timer)
+
+    def perform(self, actions: Actions[Message], timer: CpuTimer) -> list[bytes]:
+        """Do what the session says; return its messages."""
+        messages: list[Message] = []
+        for action in actions:
+            if isinstance(action, Send):
+                messages += action.messages
+            elif isinstance(action, SendValues):
+                keys = self._ring.keys(action.first, action.last)
+                messages += [Value(key, b"") for key in keys]
+            elif isinstance(action, Admit):
+                with timer.paused():
+                    self.store.load(value.key for value in action.values)
+        return [encode(message, KeyForm.BYTES, _SYNC_ID) for message in messages]
+
+
+def recon_0_1(pair: Pair) -> Cost:
+    """Reconcile over ceramic-one's protocol; both sides end with the union."""
+    ours, theirs = pair.keys()
+    asking, answering = _RingSide(Initiator, ours), _RingSide(Responder, theirs)
     cost = Cost()
     with CpuTimer() as timer:
-        asking = simulation.Initiator(ours, WHOLE)
-        answering = simulation.Responder(theirs)
-        requests = asking.start()
-        while requests:
-            answers = _deliver(cost, requests, answering.receive, sent=True)
-            if asking.done:
-                break
-            cost.rounds += 1
-            requests = _deliver(cost, answers, asking.receive, sent=False)
+        requests = asking.perform(asking.session.start(), timer)
+        while not answering.session.done:
+            cost.bytes_sent += sum(map(len, requests))
+            answers = [answer for data in requests for answer in answering.receive(data, timer)]
+            cost.bytes_received += sum(map(len, answers))
+            cost.rounds += bool(answers)
+            requests = [request for data in answers for request in asking.receive(data, timer)]
     cost.cpu_s = timer.seconds
-    check_union(pair, ours, theirs)
+    check_union(pair, asking.store, answering.store)
     return cost
-
-
-def _deliver(
-    cost: Cost,
-    messages: Iterable[simulation.Message],
-    receive: Callable[[simulation.Message], list[simulation.Message]],
-    *,
-    sent: bool,
-) -> list[simulation.Message]:
-    answers: list[simulation.Message] = []
-    for message in messages:
-        data = simulation.encode(message)
-        _count(cost, len(data), sent=sent)
-        answers += receive(simulation.decode(data))
-    return answers
 
 
 def negentropy(pair: Pair) -> Cost:
@@ -203,7 +221,7 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "recon/1.0.0": partial(recon, RECON_1_0),
     "recon/1.0.0, 8 MiB": partial(recon, RECON_1_0, settings=LONG_MESSAGES),
     "negentropy": negentropy,
-    "ceramic-one (simulated)": ceramic_one_wire,
+    "recon/0.1.0": recon_0_1,
 }
 
 

@@ -22,7 +22,7 @@ _COLOURS: Final = {
     "recon/1.0.0": "#56B4E9",
     "recon/1.0.0, 8 MiB": "#009E73",
     "negentropy": "#D55E00",
-    "ceramic-one (simulated)": "#555555",
+    "recon/0.1.0": "#555555",
     "recon_node.KeyStore": "#0072B2",
 }
 _MARKERS: Final = {

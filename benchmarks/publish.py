@@ -5,7 +5,7 @@
 The page is DIR/benchmarks.md. Its text is written by hand; what stands between a line
 `<!-- NAME -->` and the next `<!-- end -->` is replaced by the table of that name, if the results
 have it: machine, ratios, reconcile, round-trips, key-store, large-sets, admission, nodes, spark,
-real-nodes, real-wire. Plots go to DIR/plots. Rows of other benchmarks are passed over.
+real-nodes. Plots go to DIR/plots. Rows of other benchmarks are passed over.
 """
 
 from __future__ import annotations
@@ -145,9 +145,8 @@ def publish(rows: Sequence[Row], docs: Path) -> None:
     plots.mkdir(exist_ok=True)
     round_trips = [row for row in rows if "rtt_ms" in row]
     reconcile = [row for row in rows if "placement" in row and "rtt_ms" not in row]
-    real_wire = [row for row in rows if "messages" in row]
     plain = {name: [row for row in rows if table.of in row] for name, table in _TABLES.items()}
-    published = chain(reconcile, round_trips, *plain.values(), real_wire)
+    published = chain(reconcile, round_trips, *plain.values())
     tables = {"machine": "; ".join(in_order(row["machine"] for row in published))}
     if reconcile:
         plot_reconcile(reconcile, plots)
@@ -161,8 +160,6 @@ def publish(rows: Sequence[Row], docs: Path) -> None:
             tables[name] = columns_table(own, _TABLES[name].columns)
             if (plot := _TABLES[name].plot) is not None:
                 plot(own, plots)
-    if real_wire:
-        tables["real-wire"] = real_wire_table(real_wire)
     page.write_text(fill(page.read_text(), tables))
 
 
@@ -233,21 +230,6 @@ def _cell(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     return show_number(value)
-
-
-def real_wire_table(rows: Sequence[Row]) -> str:
-    """Return a line for each number of differences: what passed, simulated and real."""
-    systems = in_order(row["system"] for row in rows)
-    cases = in_order(f"{row['differences']:,} of {row['keys']:,}" for row in rows)
-    lines = []
-    for case in cases:
-        own = [row for row in rows if f"{row['differences']:,} of {row['keys']:,}" == case]
-        shown = (
-            f"{row['messages']:,} ({row['bytes_sent']:,} + {row['bytes_received']:,})"
-            for row in own
-        )
-        lines.append([case, *shown])
-    return _table(["differences", *systems], lines)
 
 
 def pivot(

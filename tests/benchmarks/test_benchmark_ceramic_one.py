@@ -5,21 +5,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
 from benchmarks.ceramic_one import made_up_events
 from benchmarks.ceramic_one_node import _ask_for_holdings
-from benchmarks.ceramic_one_wire import _talk_to_node, _talk_to_simulation
 from benchmarks.counting_proxy import Proxy
 from recon_node.ceramic import Network
-from recon_node.ceramic.heightless_event_id import model_range
 from recon_node.p2p import P2PSettings, open_p2p
-from recon_node.recon import KeyRange
 from recon_node.store import Store, open_store
 
 NETWORK = Network.local(7)
-EVENTS = made_up_events(NETWORK, 121)
-CARS = [car for stream in EVENTS.streams for car in stream]
+CARS = [car for stream in made_up_events(121).streams for car in stream]
 
 
 @asynccontextmanager
@@ -38,17 +32,6 @@ async def test_a_node_is_asked_what_it_holds(tmp_path):
         assert await _ask_for_holdings(address, NETWORK) == keys.summarize()
     async with node(tmp_path / "empty", []) as (_, address):
         assert (await _ask_for_holdings(address, NETWORK)).count == 0
-
-
-@pytest.mark.parametrize("lacking", [0, 1, 20])
-async def test_the_simulated_responder_is_asked_what_a_node_is_asked(tmp_path, lacking):
-    interest = KeyRange(*model_range(NETWORK, EVENTS.model))
-    here = sorted(set(EVENTS.keys) - set(EVENTS.keys[::6][:lacking]))
-    simulated = _talk_to_simulation(here, EVENTS.keys, interest)
-    async with node(tmp_path, CARS) as (_, address):
-        real = await _talk_to_node(address, here, interest)
-    assert sorted(real.sent) == sorted(simulated.sent)
-    assert len(real.received) == len(simulated.received)
 
 
 def test_a_proxy_counts_what_passes():
