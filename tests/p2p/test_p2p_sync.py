@@ -8,7 +8,7 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import trio
@@ -61,6 +61,47 @@ async def test_slow_peers_do_not_keep_others_from_syncing(running, autojump_cloc
     await trio.sleep(2)
     assert "quick" in {peer for peer, _ in sessions.asked}
     assert book.get("quick").last_sync is not None
+
+
+async def near(syncer, book, sessions, *names: str) -> None:
+    """Connect peers that do not state their interests, and let them stall, but for the quick."""
+    for name in names:
+        book.note_peer(name, ())
+        sessions.seconds[name] = 0 if name.startswith("quick") else 1e6
+    syncer._host.near += names
+    await trio.sleep(2 * LOOPBACK.sync_interval)
+
+
+async def test_a_crowd_at_one_address_that_stalls_keeps_nobody_from_syncing(
+    running, autojump_clock, monkeypatch
+):
+    """Peers that do not state their interests have a sync in each round, all 150 of them."""
+    syncer, book, sessions = running
+    monkeypatch.setattr(syncer._host, "address_block", lambda peer_id: peer_id.split()[0])
+    await near(syncer, book, sessions, *(f"crowd {number}" for number in range(150)))
+    await near(syncer, book, sessions, "quick")
+    assert "quick" in {peer for peer, _ in sessions.asked}
+
+
+async def test_a_crowd_of_connected_peers_keeps_no_other_from_being_dialled(
+    running, autojump_clock, monkeypatch
+):
+    syncer, book, sessions = running
+    dialled = []
+    await near(syncer, book, sessions, *(f"crowd {number}" for number in range(150)))
+    monkeypatch.setattr(syncer._host, "connect", AsyncMock(side_effect=dialled.append))
+    book.note_peer("fake", ["/ip4/10.0.0.1/tcp/1"])  # which is not connected
+    syncer.request("fake")
+    await trio.sleep(1)
+    assert dialled == ["/ip4/10.0.0.1/tcp/1/p2p/fake"]
+
+
+async def test_a_silent_peer_that_fails_is_left_alone(running, autojump_clock):
+    syncer, book, sessions = running
+    sessions.error["quick to fail"] = PeerProtocolError("nonsense")
+    await near(syncer, book, sessions, "quick to fail")
+    await trio.sleep(20 * LOOPBACK.sync_interval)
+    assert 1 <= len(sessions.asked) <= 10
 
 
 async def test_a_peer_that_breaks_the_protocol_is_left_alone_longer(running, autojump_clock):

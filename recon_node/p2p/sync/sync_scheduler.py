@@ -13,10 +13,12 @@ about.
 import math
 import random
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeVar
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import structlog
 import trio
@@ -52,7 +54,7 @@ PUSH_SLOT_TIME: Final = 2.0
 MAX_DUE: Final = 64
 """Maximum ranges that are due for a sync with a peer before they count as one."""
 MAX_SYNCS: Final = 64
-"""Maximum peers that are synced with, or wait for a sync; connected peers may exceed it."""
+"""Maximum peers that are synced with, or wait for a sync, before they are connected."""
 MAX_DIALS: Final = 8
 """Maximum peers that are dialled at once. Connected peers do not wait for them, because anybody can
 name peers that do not exist."""
@@ -88,6 +90,10 @@ class _Lane(NamedTuple):
     """Which of the lanes for news it is; 0: it is for all else."""
 
 
+_Kind: TypeAlias = tuple[bool, bool]
+"""Of a sync: whether it is a push, and whether of news. Those of one kind share slots."""
+
+
 class SyncScheduler:
     """Keeps the store equal to the peers' stores, in what both sides are interested in.
 
@@ -116,10 +122,11 @@ class SyncScheduler:
         self._pusher = Pusher(
             context, overlap, self._near, reconciler.sources_of, reconciler.memory, self.request
         )
-        self._limiter = trio.CapacityLimiter(settings.sync_peers)
-        self._push_limiters = [trio.CapacityLimiter(settings.sync_peers) for _ in (False, True)]
-        """The slots for pushes of masses, and of news."""
-        self._push_limiters_by_block: dict[tuple[str, bool], trio.CapacityLimiter] = {}
+        self._limiters = defaultdict[_Kind, trio.CapacityLimiter](
+            partial(trio.CapacityLimiter, settings.sync_peers)
+        )
+        """The slots for syncs of each kind."""
+        self._limiters_by_block: dict[tuple[str, _Kind], trio.CapacityLimiter] = {}
         """How many of these slots each address block has."""
         self._dials = trio.CapacityLimiter(MAX_DIALS)
         self._running: dict[_Lane, trio.Event] = {}
@@ -164,9 +171,7 @@ class SyncScheduler:
         """
         lane = self._news_lane(peer_id) if of_news else _Lane(peer_id)
         if lane not in self._running:
-            if self._nursery is None or (
-                len(self._running) >= MAX_SYNCS and not self._host.is_connected(peer_id)
-            ):
+            if self._nursery is None or not self._has_room(peer_id):
                 return
             self._running[lane] = trio.Event()
             self._nursery.start_soon(self._sync_task, lane)
@@ -178,6 +183,14 @@ class SyncScheduler:
             if len(merged) > MAX_DUE:  # a slow peer: they would go on growing in number
                 merged = [KeyRange(merged[0].lower, merged[-1].upper)]
             self._due[lane] = merged
+
+    def _has_room(self, peer_id: str) -> bool:
+        """Return whether to sync with another peer, too. Crowds that are connected do not count:
+        they would keep this node from all that it finds."""
+        is_connected = self._host.is_connected
+        if is_connected(peer_id):
+            return True
+        return sum(not is_connected(lane.peer_id) for lane in self._running) < MAX_SYNCS
 
     def _news_lane(self, peer_id: str) -> _Lane:
         lanes = [_Lane(peer_id, number) for number in range(1, NEWS_AT_ONCE + 1)]
@@ -219,7 +232,8 @@ class SyncScheduler:
             # each round of syncs (CIP-124, "Interest Gossip"). Of the others, a few are drawn.
             silent = [peer for peer in near if not self._book.has_stated(peer.id)]
             stating = [peer for peer in near if self._book.has_stated(peer.id)]
-            for peer in (*silent, *self._book.choose(count, stating)):
+            drawn = self._book.choose(count, stating)
+            for peer in (*drawn, *self._book.choose(len(silent), silent)):
                 self.request(peer.id)
             for peer in self._book.choose(reach_out, far):
                 self.request(peer.id)
@@ -270,7 +284,7 @@ class SyncScheduler:
                 if went_well:
                     await self._wait_for_interests(peer_id)
                     is_push = self._due[lane] is not None
-                    async with self._push_slot(lane) if is_push else self._slot(self._limiter):
+                    async with self._slot_for(lane, is_push=is_push):
                         due = self._due.pop(lane)
                         async with self._giving_way(lane) if lane.news else nullcontext():
                             went_well = await self._try_to_sync(peer_id, due)
@@ -300,17 +314,15 @@ class SyncScheduler:
             await self._host.disconnect(peer_id)
 
     @asynccontextmanager
-    async def _push_slot(self, lane: _Lane) -> AsyncIterator[None]:
-        """Wait for a slot for a push; the peers at one address never have all of them."""
-        of_news, blocks = lane.news > 0, self._push_limiters_by_block
-        block = self._host.address_block(lane.peer_id), of_news
+    async def _slot_for(self, lane: _Lane, *, is_push: bool) -> AsyncIterator[None]:
+        """Wait for a slot for a sync; the peers at one address never have all of a kind."""
+        kind, blocks = (is_push, lane.news > 0), self._limiters_by_block
+        block = self._host.address_block(lane.peer_id), kind
         most = max(1, self._settings.sync_peers - 1)
         limiter = blocks.setdefault(block, trio.CapacityLimiter(most))
+        time = PUSH_SLOT_TIME if is_push else SLOT_TIME
         try:
-            async with (
-                self._slot(limiter, PUSH_SLOT_TIME),
-                self._slot(self._push_limiters[of_news], PUSH_SLOT_TIME),
-            ):
+            async with self._slot(limiter, time), self._slot(self._limiters[kind], time):
                 yield
         finally:
             used = limiter.statistics()
@@ -336,9 +348,7 @@ class SyncScheduler:
             nursery.cancel_scope.cancel()
 
     @asynccontextmanager
-    async def _slot(
-        self, limiter: trio.CapacityLimiter, time: float = SLOT_TIME
-    ) -> AsyncIterator[None]:
+    async def _slot(self, limiter: trio.CapacityLimiter, time: float) -> AsyncIterator[None]:
         """Wait for one of the few slots for syncs; a slow sync gives its back after a time."""
         holder = object()
         await limiter.acquire_on_behalf_of(holder)
