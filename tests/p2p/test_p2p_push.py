@@ -17,6 +17,7 @@ from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE
 from recon_node.p2p.context import Context, Counters
 from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.sync import fetch_table
 from recon_node.p2p.sync.push import (
     ALL_OF_FEW,
     MAX_AGAIN,
@@ -323,8 +324,10 @@ async def test_pending_time_events_and_data_on_top_of_them_are_pushed(tmp_path):
 
 
 @pytest.mark.long
-async def test_nodes_that_start_together_fetch_each_event_once(tmp_path):
+async def test_nodes_that_start_together_fetch_each_event_once(tmp_path, monkeypatch):
     """Each event is held by two of five nodes, which all connect with each other at once."""
+    monkeypatch.setattr(fetch_table, "SILENT_AFTER", NEVER)  # all share one process, which may halt
+    monkeypatch.setattr(fetch_table, "STALLED_AFTER", NEVER)
     key, model = SigningKey(bytes(32)), StreamId(StreamType.MODEL, METAMODEL.cid)
     cars = [init_event(key, model, {"n": n}, unique=bytes([n])).car for n in range(150)]
     async with AsyncExitStack() as stack:
