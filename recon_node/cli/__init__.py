@@ -26,7 +26,6 @@ from recon_node.base.program import (
 )
 
 with quietly_interrupted():
-    from difflib import get_close_matches
     from importlib import import_module
     from importlib.util import find_spec
     from typing import Any, Final
@@ -79,27 +78,16 @@ def import_command(module: str, name: str) -> click.Command:
 
 
 class _MainGroup(click.Group):
-    """The commands, imported when needed. Exit code 1 if standard output is full or closed."""
+    """The commands, imported when needed: `commands` has their names.
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+    Exit code 1 if standard output is full or closed.
+    """
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
         module, _ = _COMMANDS[cmd_name]
         return import_command(module, {"id": "identity"}.get(cmd_name, cmd_name))
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; an unknown name is refused with the names that it resembles."""
-        name = args[0]
-        if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            close = get_close_matches(name, _COMMANDS)
-            hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-            ctx.fail(f"No such command {name!r}.{hint}")
-        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete a command's name without importing the commands."""
@@ -137,6 +125,7 @@ def _version_message() -> str:
 
 @click.group(
     cls=_MainGroup,
+    commands={name: click.Command(name) for name in _COMMANDS},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Try it: `recon-node testnet` starts three nodes on this machine. "
     "`recon-node COMMAND --help` explains a command.",

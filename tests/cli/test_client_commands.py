@@ -270,7 +270,10 @@ def test_the_help_of_run_shows_the_defaults() -> None:
 
 def test_a_misspelt_command_is_refused_with_the_names_that_it_resembles() -> None:
     similar = error_of("streams", "list", code=2)
-    assert "No such command 'streams'. Did you mean 'stream'" in similar
+    names = "'status', 'store', 'stream'"
+    assert f"No such command 'streams'. (Did you mean one of: {names}?)" in similar
+    lazy = error_of("stream", "shwo", code=2)
+    assert "No such command 'shwo'. Did you mean 'show'?" in lazy
     assert error_of("qqq", code=2).endswith("No such command 'qqq'.\n")
     version = run("--version").stdout.replace(", with the native core", "")
     assert version == f"recon-node, version {__version__}\n"

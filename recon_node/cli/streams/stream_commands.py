@@ -160,16 +160,13 @@ _ELSEWHERE: Final = {
 
 
 class _StreamGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _ELSEWHERE:
             return super().get_command(ctx, cmd_name)
         return import_command(*_ELSEWHERE[cmd_name])
 
 
-@click.group(cls=_StreamGroup)
+@click.group(cls=_StreamGroup, commands={name: click.Command(name) for name in _ELSEWHERE})
 def stream() -> None:
     """List, draw, read, create, change, merge and anchor streams."""
 
