@@ -196,6 +196,8 @@ def test_peers(node: TestnetNode) -> None:
     assert f"removed, and refused: {peer}" in run("peers", node=node).stdout
     assert json_of("peers", "remove", peer, node=node) == {"removed": peer}
     assert "'nonsense' is not a peer id" in error_of("peers", "remove", "nonsense", node=node)
+    assert "is this node itself" in error_of("peers", "remove", node.peer_id, node=node)
+    assert node.peer_id not in run("peers", node=node).stdout
 
 
 def test_a_node_without_peers() -> None:

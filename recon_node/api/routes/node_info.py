@@ -148,7 +148,10 @@ async def delete_peer(call: Call[PeerPath]) -> Response:
 
     It stays removed when the node is restarted, until a client connects the node to it.
     """
-    await network_side(call.services).remove(call.parameters.peer_id)
+    peers, peer_id = network_side(call.services), call.parameters.peer_id
+    if peer_id == peers.peer_id:
+        raise bad_request(f"{peer_id} is this node itself, which has no connection to remove")
+    await peers.remove(peer_id)
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
