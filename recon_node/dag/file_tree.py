@@ -8,9 +8,8 @@ KiB. In a shard, an entry is at the index that a byte of its name's hash says: t
 root shard, the next one in the shards below it. An index that several entries share leads to a
 further shard. Source: https://specs.ipfs.tech/unixfs/#hamt-directory.
 
-The hash is the first 64 bits of MurmurHash3 (x64). Source:
-https://github.com/aappleby/smhasher/blob/master/src/MurmurHash3.cpp, MurmurHash3_x64_128 with the
-seed 0; in the multicodec table, `murmur3-x64-64` is its first half. Not for secrets.
+The hash is `murmur3-x64-64` of the multicodec table: the first 64 bits of MurmurHash3_x64_128 with
+the seed 0. Not for secrets.
 """
 
 import os
@@ -21,6 +20,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import mmh3
 
 from recon_node.base.errors import reason_of
 from recon_node.dag.car_source import Extent, ExtentReader
@@ -174,44 +175,11 @@ class FileTree:
 CODE: Final = 0x22
 """The multicodec of murmur3-x64-64."""
 
-_MASK: Final = 2**64 - 1
-_BLOCK: Final = 16
-_C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 
-
-def murmur3_x64_64(data: bytes) -> bytes:
-    """Return the hash, 8 bytes, the most significant first."""
-    h1 = h2 = 0
-    whole = len(data) - len(data) % _BLOCK
-    for at in range(0, whole, _BLOCK):
-        h1 ^= _first(int.from_bytes(data[at : at + 8], "little"))
-        h1 = (_rotated(h1, 27) + h2) * 5 + 0x52DCE729 & _MASK
-        h2 ^= _second(int.from_bytes(data[at + 8 : at + _BLOCK], "little"))
-        h2 = (_rotated(h2, 31) + h1) * 5 + 0x38495AB5 & _MASK
-    h2 ^= _second(int.from_bytes(data[whole + 8 :], "little"))
-    h1 ^= _first(int.from_bytes(data[whole : whole + 8], "little"))
-    h1, h2 = h1 ^ len(data), h2 ^ len(data)
-    h1 = h1 + h2 & _MASK
-    h2 = h2 + h1 & _MASK
-    return (_mixed(h1) + _mixed(h2) & _MASK).to_bytes(8, "big")
-
-
-def _first(word: int) -> int:
-    return _rotated(word * _C1 & _MASK, 31) * _C2 & _MASK
-
-
-def _second(word: int) -> int:
-    return _rotated(word * _C2 & _MASK, 33) * _C1 & _MASK
-
-
-def _rotated(word: int, bits: int) -> int:
-    return (word << bits | word >> (64 - bits)) & _MASK
-
-
-def _mixed(word: int) -> int:
-    word = (word ^ word >> 33) * 0xFF51AFD7ED558CCD & _MASK
-    word = (word ^ word >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
-    return word ^ word >> 33
+def name_hash(name: str) -> bytes:
+    """Return the hash of an entry's name: 8 bytes, the most significant first."""
+    first, _ = mmh3.hash64(name_bytes(name), signed=False)
+    return first.to_bytes(8, "big")
 
 
 MAX_ESTIMATE: Final = 256 * 1024
@@ -241,7 +209,7 @@ def directory(
     named = list(entries)
     estimate = sum(len(name_bytes(name)) + len(tree.cid) for name, tree in named)
     if estimate > MAX_ESTIMATE:
-        hashed = [_Entry(murmur3_x64_64(name_bytes(name)), name, tree) for name, tree in named]
+        hashed = [_Entry(name_hash(name), name, tree) for name, tree in named]
         return _shard(hashed, 0, put, attributes)
     links = tuple(PbLink(tree.cid, name, tree.total) for name, tree in named)
     return put_node(links, UnixFs(NodeType.DIRECTORY, attributes=attributes), put)

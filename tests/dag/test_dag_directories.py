@@ -10,7 +10,7 @@ from support import vectors
 
 from recon_node.dag.dag_source import open_source
 from recon_node.dag.errors import DagError, UnixFsError
-from recon_node.dag.file_tree import FileTree, Preserve, directory, murmur3_x64_64
+from recon_node.dag.file_tree import FileTree, Preserve, directory, name_hash
 from recon_node.dag.unixfs import NodeType, UnixFs, UnixFsEntry, put_node
 from recon_node.dag.unpack import unpack_dag
 from recon_node.ipld import CID, RAW, dag_pb
@@ -186,10 +186,10 @@ def test_nothing_is_written_through_a_symlink(tmp_path: Path) -> None:
     ],
 )
 def test_hashes_of_names(text: str, expected: int) -> None:
-    assert murmur3_x64_64(text.encode()) == expected.to_bytes(8, "big")
+    assert name_hash(text) == expected.to_bytes(8, "big")
 
 
 def test_names_with_the_same_hash_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recon_node.dag.file_tree.murmur3_x64_64", lambda name: bytes(8))
+    monkeypatch.setattr("recon_node.dag.file_tree.name_hash", lambda name: bytes(8))
     with pytest.raises(UnixFsError, match="several names with the hash of"):
         directory(entries(FACTS["large"][0]), lambda cid, block: None)
