@@ -13,8 +13,9 @@ import select
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import BinaryIO, Final
 
 SQLITE_HEAD: Final = b"SQLite format 3\0"
@@ -34,6 +35,8 @@ _PRIVATE_DIRECTORY: Final = 0o700
 _OTHERS: Final = 0o077
 _SCRATCH: Final = ".recon-node.part"
 """The folder in a data directory for files that are not complete."""
+_TEMPORARY: Final = "recon-node-files-"
+_LOCK: Final = ".lock"
 _NO_OTHER_USE: Final = ("lost+found", _SCRATCH)
 """Directories that a disk has, and that a command which was killed leaves behind."""
 
@@ -250,6 +253,22 @@ def scratch_folder(directory: Path) -> Iterator[Path]:
         yield folder
     finally:
         delete_scratch(directory)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a new folder in the directory for temporary files, for this user alone.
+
+    It is deleted after the block, or by the next process that makes one if this one is killed.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for left in Path(gettempdir()).glob(f"{_TEMPORARY}*"):
+        with suppress(OSError), open_locked(left / _LOCK, create=False):
+            shutil.rmtree(left)
+    with TemporaryDirectory(prefix=_TEMPORARY) as name, open_locked(Path(name) / _LOCK):
+        yield Path(name)
 
 
 def delete_scratch(directory: Path) -> None:

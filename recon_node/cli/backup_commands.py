@@ -9,11 +9,11 @@ from dataclasses import asdict
 from functools import partial
 from getpass import GetPassWarning
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import click
 
 from recon_node.backup import Backup, BackupError, read_passphrase, restore_backup, write_backup
+from recon_node.base.files import temporary_folder
 from recon_node.base.program import cleaned_up_when_stopped
 from recon_node.base.terminal import (
     FILE,
@@ -62,7 +62,7 @@ def backup(
 
     URL is a directory, s3://bucket/path or another store (see `recon-node snapshot --help`). The
     backup is made in the directory for temporary files first (TMPDIR), which needs room for the log
-    twice.
+    twice. What a backup that was killed has left there, the next one deletes.
 
     \b
     Examples:
@@ -76,8 +76,8 @@ def backup(
         name = time.strftime(f"backup-%Y%m%dT%H%M%SZ.{suffix}", time.gmtime())
         before = os.umask(0o077)  # a copy in a directory is for its owner alone
         try:
-            with TemporaryDirectory() as temporary, step_bar() as progress:
-                made = Path(temporary) / name
+            with temporary_folder() as folder, step_bar() as progress:
+                made = folder / name
                 written, left_out = write_backup(settings.data_dir, made, passphrase, progress)
                 progress("sending", 0, None)
                 objects.put(name, made)
@@ -141,8 +141,8 @@ def _local(source: str) -> Iterator[Path]:
         yield Path(source.removeprefix("file://")).expanduser()
         return
     url, _, name = source.rpartition("/")
-    with TemporaryDirectory() as temporary:
-        path = Path(temporary) / name
+    with temporary_folder() as folder:
+        path = folder / name
         Objects.open(url).fetch(name, path)
         yield path
 

@@ -3,11 +3,14 @@
 import errno
 import os
 import stat
+import sys
+import tempfile
 import threading
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from support.waiting import finished
 
 from recon_node.base import files
 from recon_node.base.files import (
@@ -18,6 +21,7 @@ from recon_node.base.files import (
     open_locked,
     private_directory,
     read_small,
+    temporary_folder,
 )
 from recon_node.store import StoreError
 from recon_node.store.directory_lock import directory_lock
@@ -46,6 +50,27 @@ def test_a_file_that_was_moved_before_it_was_locked_is_not_taken(tmp_path, monke
     monkeypatch.setattr(files.fcntl, "flock", late)
     with open_locked(path) as file:
         assert os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
+KILLED = """
+import os, signal
+from recon_node.base.files import temporary_folder
+with temporary_folder() as folder:
+    (folder / "keys").write_text("secret")
+    print(folder, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_next_temporary_folder_deletes_what_a_killed_process_has_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed = finished([sys.executable, "-c", KILLED], env=os.environ | {"TMPDIR": str(tmp_path)})
+    left = Path(killed.stdout.strip())
+    assert (left / "keys").exists()
+    with temporary_folder() as used, temporary_folder() as other:
+        assert set(tmp_path.iterdir()) == {used, other}
+        assert used.stat().st_mode & 0o777 == 0o700
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_draft_replaces_a_file_in_one_step(tmp_path: Path) -> None:
