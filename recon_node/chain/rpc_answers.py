@@ -71,8 +71,8 @@ class Receipt(Placed, rename="camel", kw_only=True):
 
     hash: _Hash = field(name="transactionHash")
     status: _Quantity
-    gas_used: _Wei
-    effective_gas_price: _Wei
+    gas_used: _Quantity
+    effective_gas_price: _Quantity
 
     @property
     def succeeded(self) -> bool:

@@ -331,6 +331,17 @@ async def test_a_call_is_reverted_if_no_endpoint_says_otherwise(clock, chain, ur
             await provider.receipt(TX)
 
 
+@pytest.mark.parametrize("name", ["gasUsed", "effectiveGasPrice"])
+async def test_a_cost_that_nobody_has_paid_is_not_kept(clock, chain, url, name) -> None:
+    """One of 155 digits stayed in the journal, and `anchor status` could not read it."""
+    chain.receipts[TX] = {"transactionHash": TX, "blockHash": TX, "blockNumber": "0x384"}
+    chain.receipts[TX] |= {"status": "0x1", "gasUsed": "0x1", "effectiveGasPrice": "0x1"}
+    chain.receipts[TX][name] = "0x" + "f" * 64
+    async with asking(url) as provider:
+        with pytest.raises(AnswerError):
+            await provider.receipt(TX)
+
+
 async def test_what_is_in_no_block_has_no_receipt_yet(clock, chain, url) -> None:
     """It was shown as in block 0; another endpoint may have the block."""
     facts = {"status": "0x1", "gasUsed": "0x1", "effectiveGasPrice": "0x1"}
