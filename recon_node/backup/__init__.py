@@ -238,9 +238,10 @@ def _refuse_replacing(data_dir: Path, files: dict[str, str]) -> None:
         if not (path.is_file() and files[path.name] and _hash(path) == files[path.name])
     ]
     if there:
+        is_complete = "; if a restore was interrupted here, nothing is missing: the log comes last"
         raise BackupError(
             f"{data_dir} already has {', '.join(there)}; not overwriting: name an empty directory "
-            "with --data-dir, or move its files away"
+            f"with --data-dir, or move its files away{is_complete if LOG_FILE in there else ''}"
         )
 
 

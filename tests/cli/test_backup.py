@@ -167,7 +167,9 @@ def test_a_restore_that_was_killed_is_run_again(published, tmp_path, monkeypatch
     shutil.copy(published.node.data_dir / "identity.key", new)
     run("restore", made, "--data-dir", new)
     monkeypatch.setattr(backup, "_hash", None)  # a log of any size is not read to refuse it
-    assert "already has events.sqlite3;" in error_of("restore", made, "--data-dir", new)
+    said = error_of("restore", made, "--data-dir", new)
+    assert "already has events.sqlite3;" in said
+    assert "if a restore was interrupted here, nothing is missing" in said
 
 
 @pytest.mark.parametrize("suffix", ["-journal", ".replacement"])
