@@ -445,8 +445,17 @@ def _of_ceramic_one(path: Path, *, may_skip: bool) -> Iterator[bytes]:
             tables = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
             if (_BLOCKS,) in tables.fetchall():
                 small = f"typeof(bytes) = 'blob' AND length(bytes) <= {MAX_CAR_SIZE}"
-                rows = database.execute(f"SELECT bytes FROM {_BLOCKS} WHERE {small}")
-                yield from (block for (block,) in rows)
+                left_out = 0
+                for (block,) in database.execute(f"SELECT iif({small}, bytes, 0) FROM {_BLOCKS}"):
+                    if block:
+                        yield block
+                    else:
+                        left_out += 1
+                if left_out:
+                    text = (
+                        f"{counted(left_out, 'row')} of {_BLOCKS} in {path}, which are not blocks"
+                    )
+                    echo(f"left out: {text} of events", err=True)
             elif not may_skip:
                 raise CommandError(f"{path} is a database, but not that of a ceramic-one node")
     except sqlite3.Error as error:

@@ -218,7 +218,9 @@ def test_a_file_of_events_that_is_damaged_is_refused_with_the_line(tmp_path, sam
     with closing(sqlite3.connect(tmp_path / "db")) as database, database:
         database.execute("CREATE TABLE ceramic_one_block (bytes)")
         database.execute("INSERT INTO ceramic_one_block VALUES (5), ('text'), (x'a0')")
-    assert "has no events" in store(log, "import", tmp_path / "db", code=1).stderr
+    said = store(log, "import", tmp_path / "db", code=1).stderr
+    assert "has no events" in said
+    assert f"left out: 2 rows of ceramic_one_block in {tmp_path / 'db'}, which are not" in said
 
 
 def test_a_file_that_is_not_an_export_is_refused(tmp_path: Path, sample: Events) -> None:
