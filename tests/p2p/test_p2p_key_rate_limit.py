@@ -1,15 +1,20 @@
 """Peers have sketches and hashes of ranges made, as fast as their network may."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterator
 
+import numpy as np
+import pytest
 import trio
 from p2p_support import rate_limit_of
 
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import Meter
-from recon_node.recon import KeyRange, KeyStore
+from recon_node.recon import RECON_1_2, KeyRange, KeyStore, Side, id_of
+from recon_node.recon.coded.messages import END, LACKING, NO_KEYS, Gaps, Listed, Message
+from recon_node.recon.coded.messages import KEYS as KEYS_MODE
 from recon_node.recon.keys.kept_sums import HASH_COST, MAX_SKETCHES
+from recon_node.recon.keys.key_hashes import NO_IDS
 
 KEYS = KeyStore(hashlib.sha256(b"%d" % number).digest() * 2 for number in range(3000))
 TOP = b"\xff" * 65
@@ -28,11 +33,14 @@ async def have_made(
         await do(Meter(rate_limit, address, KEYS, lambda: is_free), make(a_range(number)))
 
 
-async def do(meter: Meter, steps: Iterable[None]) -> None:
-    meter.start()
-    for _ in steps:
+async def do(meter: Meter, steps: Iterator[None]) -> None:
+    done = object()
+    while True:
+        with meter:
+            step = next(steps, done)
+        if step is done:
+            return
         await meter.pay()
-        meter.start()
 
 
 async def test_openings_of_ranges_that_nobody_has_are_paced_by_address(autojump_clock):
@@ -77,6 +85,22 @@ async def test_salted_hashes_are_paid_in_any_range(autojump_clock):
     steps = KEYS.salted_lanes(a_range(0), b"salt", with_lower=False)
     with trio.move_on_after(1):
         await do(Meter(rate_limit, "192.0.2.1", KEYS, lambda: True), steps)
+    assert not rate_limit.allows("192.0.2.1")
+
+
+@pytest.mark.parametrize("mode", [KEYS_MODE, LACKING])
+async def test_looking_for_ids_in_a_list_is_paid(mode, autojump_clock):
+    """By 24 bytes each, a peer had all keys looked through for two ids; also by short steps."""
+    rate_limit = rate_limit_of(rate=1, burst=1)
+    session = RECON_1_2.session(Side.responder(KEYS, [KeyRange(b"", TOP)]))
+    meter = Meter(rate_limit, "192.0.2.1", KEYS, lambda: True)
+    ids = np.frombuffer(id_of(next(KEYS.keys(KeyRange(b"", TOP)))), "<u8")
+    listed = Listed(ids, NO_IDS) if mode is KEYS_MODE else Listed(NO_IDS, ids)
+    with trio.move_on_after(1):
+        await do(meter, session.receive(Message(KeyRange(b"", TOP), digest=bytes(32))))
+        assert rate_limit.allows("192.0.2.1")
+        list_of_ids = Message(gaps=Gaps([END], [mode], [NO_KEYS]), listed=[listed])
+        await do(meter, session.receive(list_of_ids))
     assert not rate_limit.allows("192.0.2.1")
 
 

@@ -353,6 +353,6 @@ def test_keys_left_out_from_the_start_are_looked_up_once_and_paid() -> None:
     assert answer.conclusion is Conclusion.AGREED
     assert answering.side.left_out == answer.left_out.number == len(refused)
     assert store.asked <= len(refused) + 2 * len(keys)
-    assert store.hash_cost == kept_sums.HASH_COST * len(refused)
+    assert store.session_cost == kept_sums.HASH_COST * len(refused)
     store.add(refused[7])
     assert answering.side.left_out == len(refused) - 1

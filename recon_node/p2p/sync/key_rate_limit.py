@@ -1,10 +1,10 @@
 """How many keys peers may have this node look at: a token bucket for each address block.
 
-Some bytes of a peer can make this node go through all its keys: a request for an id, which no index
-has, or an opening of a range that nobody else asks for, of which a sketch and a hash have to be
-made. So the keys that are looked at are counted. Each address block (an IPv4 address, an IPv6 /56)
-has a bucket of `KEYS_AT_ONCE` looks, which fills up by `KEYS_PER_SECOND`; a peer that has emptied
-it waits. Peer ids cost nothing, so they do not count.
+Some bytes of a peer can make this node go through all its keys: a request for an id or a list of
+ids, which no index has, or an opening of a range that nobody else asks for, of which a sketch and a
+hash have to be made. So the keys that are looked at are counted. Each address block (an IPv4
+address, an IPv6 /56) has a bucket of `KEYS_AT_ONCE` looks, which fills up by `KEYS_PER_SECOND`; a
+peer that has emptied it waits. Peer ids cost nothing, so they do not count.
 
 `sessions.Meter` has sessions pay, `event_server.Searches` requests for ids. A request for a single
 id may take a look at every key, about 10 ms for a million. For each event that is found, the peer

@@ -199,10 +199,9 @@ async def _perform(
     reply: Failed | None = None
     pause = trio.lowlevel.checkpoint if meter is None else meter.pay
     while True:
-        if meter is not None:
-            meter.start()
         try:
-            action = actions.send(reply)
+            with meter or nullcontext():
+                action = actions.send(reply)
         except StopIteration:
             return
         reply = None
@@ -215,10 +214,10 @@ async def _perform(
 
 
 class Meter:
-    """Has a peer pay for what its session computes.
+    """Has a peer pay for what its session computes in a `with` block.
 
-    It pays for the sums of ranges that are made, and for hashing keys with a salt, or those that
-    were left out. Sums that this node wants anyway are free (`is_free`).
+    It pays for the sums of ranges that are made, for hashing keys with a salt, or those that were
+    left out, and for looking for ids. Sums that this node wants anyway are free (`is_free`).
     """
 
     def __init__(
@@ -229,19 +228,24 @@ class Meter:
         self._keys = keys
         self._is_free = is_free
         self._before = (0, 0)
+        self._owes = False
 
-    def start(self) -> None:
-        """Count from here on: other tasks may have computed since."""
-        self._before = self._keys.sums.cost, self._keys.hash_cost
+    def __enter__(self) -> None:
+        self._before = self._keys.sums.cost, self._keys.session_cost
 
-    async def pay(self) -> None:
-        """Let other tasks run, until the peer can pay for what was computed since the start."""
-        sum_cost, hash_cost = self._before
-        spent = self._keys.hash_cost - hash_cost
+    def __exit__(self, *_: object) -> None:
+        sum_cost, session_cost = self._before
+        spent = self._keys.session_cost - session_cost
         if self._keys.sums.cost > sum_cost and not self._is_free():
             spent += self._keys.sums.cost - sum_cost
         if spent:
             self._rate_limit.spend(self._address, spent)
+            self._owes = True
+
+    async def pay(self) -> None:
+        """Let other tasks run, until the peer can pay for what was computed."""
+        if self._owes:
+            self._owes = False
             await self._rate_limit.wait(self._address)
         else:
             await trio.lowlevel.checkpoint()

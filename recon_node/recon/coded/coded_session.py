@@ -73,8 +73,9 @@ from recon_node.recon.coded.messages import (
 )
 from recon_node.recon.keys.kept_sums import HASH_COST
 from recon_node.recon.keys.key_hashes import ID_SIZE, NO_IDS, Ids, LtHash, among, distinct, id_of
+from recon_node.recon.keys.key_store import KeyView
 from recon_node.recon.keys.lookups import find_by_id, groups, ids_not_held, in_key_order
-from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
+from recon_node.recon.keys.ordered_keys import KeyRange
 from recon_node.recon.keys.sketch import Difference
 from recon_node.recon.session import (
     FETCHED_AT_ONCE,
@@ -281,6 +282,7 @@ class CodedSession(TurnSession[Message]):
             if findings.difference is not None:
                 ours, theirs = findings.difference
                 if len(ours) > _ASKED_AT_ONCE:  # symbols have no order
+                    keys.session_cost += keys.count(key_range)
                     ours = yield from in_key_order(keys, key_range, ours)
                 findings.difference = Difference(ours, theirs)
                 findings.we_lack = [theirs]
@@ -357,7 +359,7 @@ class CodedSession(TurnSession[Message]):
         digest, union = ours.digest(), ours.copy()
         for part in side.left_out_parts(_HASHED_PER_STEP):
             union.merge(LtHash.of(*part))
-            side.keys.hash_cost += HASH_COST * len(part)
+            side.keys.session_cost += HASH_COST * len(part)
             number += len(part)
             yield
         return digest, LeftOut(number, union.digest()) if number else None
@@ -375,7 +377,7 @@ def _as_names(ids: Ids) -> list[bytes]:
 
 
 def look_up_lists(
-    keys: OrderedKeys, key_range: KeyRange, turn: Iterable[Message], *, unchanged: bool
+    keys: KeyView, key_range: KeyRange, turn: Iterable[Message], *, unchanged: bool
 ) -> Steps[TurnFindings]:
     """Find which ids of the peer's lists we lack, and the keys that it asks for in full.
 
@@ -391,15 +393,17 @@ def look_up_lists(
             upper = upper or key_range.upper
             if mode is KEYS or mode is LACKING:
                 gap, listed = KeyRange(lower, upper), next(lists)
+                sought = listed.ids
+                if mode is LACKING:
+                    # If nothing has come, we lack what we lacked in our last turn.
+                    sought = np.concatenate([NO_IDS if unchanged else sought, listed.wanted])
+                if len(sought):
+                    keys.session_cost += keys.count(gap)
                 if mode is KEYS:
-                    we_lack = yield from ids_not_held(keys, gap, listed.ids, with_lower=with_lower)
+                    we_lack = yield from ids_not_held(keys, gap, sought, with_lower=with_lower)
                     asked_in_full = NO_KEYS
                 else:
-                    # If nothing has come, we lack what we lacked in our last turn.
-                    check = NO_IDS if unchanged else listed.ids
-                    held = yield from find_by_id(
-                        keys, gap, np.concatenate([check, listed.wanted]), with_lower=with_lower
-                    )
+                    held = yield from find_by_id(keys, gap, sought, with_lower=with_lower)
                     we_lack, asked_in_full = _split(held, distinct(listed.ids), listed.wanted)
                 findings.we_lack.append(we_lack)
                 findings.asked_in_full.append(asked_in_full)

@@ -54,14 +54,14 @@ _SPARSE: Final = 16
 class KeyView(OrderedKeys):
     """A key store to read from, which is all that anybody but its owner needs."""
 
-    __slots__ = ("hash_cost", "sums")
+    __slots__ = ("session_cost", "sums")
 
     def __init__(self) -> None:
         super().__init__()
         self.sums = KeptSums(self)
-        self.hash_cost = 0
-        """What hashing keys for single sessions has cost so far, in looks at a key: with a salt, or
-        those that they left out."""
+        self.session_cost = 0
+        """What single sessions have cost so far, in looks at a key: hashing keys with a salt, or
+        those that were left out, and looking for ids."""
 
     def packed(self) -> Iterator[bytes]:
         """Yield all keys as `KeyStore.load_packed` takes them, in parts.
@@ -81,7 +81,7 @@ class KeyView(OrderedKeys):
             if number % _SALTED_PER_STEP == _SALTED_PER_STEP - 1:
                 yield
             lanes += lanes_of(salt + key)
-            self.hash_cost += HASH_COST
+            self.session_cost += HASH_COST
         return lanes
 
 
