@@ -60,6 +60,7 @@ def test_a_module_imports_and_asks_for_what_is_there(name: str) -> None:
     if name.startswith("vendor/"):
         return
     assert not re.findall(r"https?://|innerHTML|\beval\b|style=", text)
+    assert not re.findall(r"(?<!api)`/ceramic/[^`]*\$", text), "an address may be of anything"
     paths = [re.sub(r"{\w+}", "x", path) for path in DOCUMENT["paths"]]
     for path in re.findall(r"[\"`](/ceramic/[^\"`?]+)", text):
         pattern = re.escape(path).replace("\\{", "{").replace("\\}", "}")

@@ -111,6 +111,9 @@ export function useData(path, every = 0) {
   return { data, error, loading: !data && !error };
 }
 
+/** A path of the API, with the values in it encoded: some are from the address, which anybody may have made up. */
+export const api = (texts, ...values) => String.raw(texts, ...values.map(encodeURIComponent));
+
 /** A path with those parameters that are not empty. */
 export function withQuery(path, params) {
   const given = Object.entries(params).filter(([, value]) => value != null && value !== "");

@@ -1,7 +1,7 @@
 // One DAG, or one identifier and what it resolves to.
 
 import { html } from "../app/html.js";
-import { useData, useToken } from "../app/api.js";
+import { api, useData, useToken } from "../app/api.js";
 import { bytes, count } from "../app/format.js";
 import { Copied, Facts, Head, Name, Table, Trouble, long, names } from "../app/parts.js";
 import { href } from "../app/router.js";
@@ -12,7 +12,7 @@ const EVERY = 10;
 export const Dag = ({ id, query }) => (id.startsWith("did:") ? html`<${Publication} id=${id} />` : html`<${Root} id=${id} query=${query} />`);
 
 function Root({ id, query }) {
-  const found = useData(`/ceramic/dag/${id}`, EVERY);
+  const found = useData(api`/ceramic/dag/${id}`, EVERY);
   const token = useToken();  // which a link does not send
   const { data } = found;
   return html`
@@ -30,14 +30,14 @@ function Root({ id, query }) {
       ["Ignored events", data.ignored ? count(data.ignored) : null],
       ["In the shell", html`<${Copied} text=${`recon-node dag pull ${id} --out DIRECTORY`} />`],
     ]} />
-    ${data.complete && !token.given && html`<div><a class="button" href=${`/ceramic/dag/${id}.car`} download>Download as CAR</a></div>`}</section>
+    ${data.complete && !token.given && html`<div><a class="button" href=${api`/ceramic/dag/${id}.car`} download>Download as CAR</a></div>`}</section>
     ${data.blocks > 0 && html`<${Files} root=${id} path=${query.get("path") ?? ""} />`}`}`;
 }
 
 const lacking = ({ count: number, first }) => (number ? html`<span class="warn">${count(number)}</span>: ${names(first)}` : null);
 
 function Publication({ id }) {
-  const found = useData(`/ceramic/dag/publish/${id}`, EVERY);
+  const found = useData(api`/ceramic/dag/publish/${id}`, EVERY);
   const { data } = found;
   return html`
     <${Head} title="Publishes"><${Copied} text=${id} /><//>

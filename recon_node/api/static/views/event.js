@@ -1,14 +1,14 @@
 // An event by itself: its blocks as DAG-JSON. It may be one that is not delivered.
 
 import { html } from "../app/html.js";
-import { useData } from "../app/api.js";
+import { api, useData } from "../app/api.js";
 import { bytes } from "../app/format.js";
 import { Json } from "../app/json.js";
 import { Copied, Facts, Head, Name, Trouble, names } from "../app/parts.js";
 import { href } from "../app/router.js";
 
 export function EventView({ cid }) {
-  const found = useData(`/ceramic/events/${cid}/blocks`);
+  const found = useData(api`/ceramic/events/${cid}/blocks`);
   const { data } = found;
   return html`
     <${Head} title="Event"><${Copied} text=${cid} /><//>
@@ -28,7 +28,7 @@ export function EventView({ cid }) {
 
 /** The blocks of an event, loaded by its CID. */
 export function Blocks({ cid }) {
-  const found = useData(`/ceramic/events/${cid}/blocks`);
+  const found = useData(api`/ceramic/events/${cid}/blocks`);
   return html`<${Trouble} of=${found} />${found.data && html`<${BlockList} blocks=${found.data.blocks} />`}`;
 }
 

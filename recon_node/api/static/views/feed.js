@@ -2,7 +2,7 @@
 // open; following can be paused, to read.
 
 import { html, useEffect, useState } from "../app/html.js";
-import { get, useData, useToken } from "../app/api.js";
+import { api, get, useData, useToken } from "../app/api.js";
 import { bytes, count, moment } from "../app/format.js";
 import { Badge, Head, Name, Table, Trouble } from "../app/parts.js";
 import { href } from "../app/router.js";
@@ -39,7 +39,7 @@ function Live() {
 /** A page of the feed's past; it stays as it is. */
 function Earlier({ before }) {
   const after = Math.max(0, before - 1 - FIRST);
-  const found = useData(`/ceramic/feed/events?details=true&streams=true&limit=${Math.min(FIRST, before - 1)}&resumeAt=${after}`);
+  const found = useData(api`/ceramic/feed/events?details=true&streams=true&limit=${Math.min(FIRST, before - 1)}&resumeAt=${after}`);
   return html`
     <${Head} title="Feed">Events before position ${count(before)}, the latest first.<//>
     <${Trouble} of=${found} />
@@ -71,7 +71,7 @@ async function follow(from, signal, setState) {
         const end = await get("/ceramic/feed/resumeToken", signal);
         head = Math.max(0, Number(end.resumeToken) - FIRST);
       }
-      const found = await get(`/ceramic/feed/events?details=true&streams=true&limit=${KEPT}&wait=${wait}&resumeAt=${head}`, signal);
+      const found = await get(api`/ceramic/feed/events?details=true&streams=true&limit=${KEPT}&wait=${wait}&resumeAt=${head}`, signal);
       head = Number(found.resumeToken);
       wait = WAIT;
       const fresh = found.events.reverse();

@@ -1,14 +1,14 @@
 // What is in a DAG: a directory as a list of files, a file by its beginning, other data as DAG-JSON.
 
 import { html } from "../app/html.js";
-import { useData } from "../app/api.js";
+import { api, useData } from "../app/api.js";
 import { bytes, named } from "../app/format.js";
 import { Json } from "../app/json.js";
 import { Name, Table, Trouble, long } from "../app/parts.js";
 import { href } from "../app/router.js";
 
 export function Files({ root, path }) {
-  const found = useData(`/ceramic/dag/${root}/entry?path=${encodeURIComponent(path)}`);
+  const found = useData(api`/ceramic/dag/${root}/entry?path=${path}`);
   const { data } = found;
   return html`<section class="box"><h2><${Path} root=${root} path=${path} /></h2>
     <${Trouble} of=${found} />

@@ -1,7 +1,7 @@
 // A stream: its content, its drawing, why its tip is its tip, and each of its events.
 
 import { html, useEffect, useRef } from "../app/html.js";
-import { useData } from "../app/api.js";
+import { api, useData } from "../app/api.js";
 import { Drawing } from "../app/drawing.js";
 import { count, fromMultibase, moment, named, parseJson } from "../app/format.js";
 import { Json } from "../app/json.js";
@@ -15,8 +15,8 @@ const MAX_ROWS = 200;
 
 export function Stream({ id, query }) {
   const everything = query.get("all") === "true";
-  const picture = useData(`/ceramic/streams/${id}/picture?all=${everything}`);
-  const listed = useData(picture.data && `/ceramic/streams/${picture.data.id}/events`);
+  const picture = useData(api`/ceramic/streams/${id}/picture?all=${everything}`);
+  const listed = useData(picture.data && api`/ceramic/streams/${picture.data.id}/events`);
   const chosen = query.get("event");
   const choose = (cid) => go(["streams", id], { event: cid, all: everything || null });
   const shown = useRef(chosen);
@@ -44,8 +44,8 @@ export function Stream({ id, query }) {
 const lines = (text) => text.split("\n").map((line, i) => [i > 0 && html`<br />`, line]);
 
 function State({ id, picture }) {
-  const state = useData(`/ceramic/streams/${id}`);
-  const listed = useData(`/ceramic/search?q=${id}&limit=1`);
+  const state = useData(api`/ceramic/streams/${id}`);
+  const listed = useData(api`/ceramic/search?q=${id}&limit=1`);
   const stream = listed.data?.streams[0];
   const data = state.data && parseJson(fromMultibase(state.data.data));
   return html`<div class="grid">
@@ -74,8 +74,8 @@ function Chosen({ stream, cid, events, choose }) {
   const at = events.findIndex((each) => each.cid === cid);
   const event = events[at];
   const isDelivered = event?.state === "delivered";
-  const after = useData(isDelivered ? `/ceramic/streams/${stream}/events/${cid}` : null);
-  const anchor = useData(isDelivered ? `/ceramic/anchors/events/${cid}` : null);
+  const after = useData(isDelivered ? api`/ceramic/streams/${stream}/events/${cid}` : null);
+  const anchor = useData(isDelivered ? api`/ceramic/anchors/events/${cid}` : null);
   return html`<section class="box chosen" aria-label="The chosen event">
     <div class="row apart"><h2 tabindex="-1">Event <${Name} of=${cid} /></h2><div class="row">
       ${at > 0 && html`<button onClick=${() => choose(events[at - 1].cid)}>Earlier</button>`}

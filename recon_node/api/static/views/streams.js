@@ -1,7 +1,7 @@
 // Lists of streams: all, those of a model or another sort value, those of a controller.
 
 import { html } from "../app/html.js";
-import { useData, withQuery } from "../app/api.js";
+import { api, useData, withQuery } from "../app/api.js";
 import { count, counted, moment, named } from "../app/format.js";
 import { Field, Head, Name, Pager, Table, Trouble } from "../app/parts.js";
 import { go, href } from "../app/router.js";
@@ -51,7 +51,7 @@ export const StreamTable = ({ streams, caption }) => html`
 
 /** The beginning of a stream's content at its tip, and whether it has diverged. */
 function Preview({ id }) {
-  const state = useData(`/ceramic/streams/${id}/preview`);
+  const state = useData(api`/ceramic/streams/${id}/preview`);
   if (!state.data) return html`<span class="soft">${state.error ? "–" : "…"}</span>`;
   const text = state.data.content;
   return html`<span class="preview">${text}</span>${state.data.diverged && html` <span class="badge warn">diverged</span>`}`;

@@ -1,7 +1,7 @@
 // The latest syncs, and, kept for longer, those that moved events.
 
 import { html } from "../app/html.js";
-import { useData } from "../app/api.js";
+import { api, useData } from "../app/api.js";
 import { bytes, count, moment, span } from "../app/format.js";
 import { Head, Name, Table, Tabs, Trouble, long } from "../app/parts.js";
 import { href } from "../app/router.js";
@@ -10,7 +10,7 @@ const EVERY = 5;
 
 export function Syncs({ query }) {
   const of = query.get("of") === "all" ? "all" : "transfers";
-  const found = useData(`/ceramic/recon/syncs?of=${of}&limit=100`, EVERY);
+  const found = useData(api`/ceramic/recon/syncs?of=${of}&limit=100`, EVERY);
   return html`
     <${Head} title="Syncs">The latest first. Most syncs find nothing to do, so those that moved events are kept apart: the latest 500 since the start.<//>
     <${Tabs} label="Which syncs" now=${of} of=${[["transfers", "Moved events", href(["syncs"])], ["all", "All", href(["syncs"], { of: "all" })]]} />

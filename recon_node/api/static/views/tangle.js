@@ -1,7 +1,7 @@
 // A tangle: its messages in the order on which all nodes agree, and as a graph.
 
 import { html } from "../app/html.js";
-import { useData } from "../app/api.js";
+import { api, useData } from "../app/api.js";
 import { Drawing } from "../app/drawing.js";
 import { counted, moment } from "../app/format.js";
 import { Json } from "../app/json.js";
@@ -12,7 +12,7 @@ const EVERY = 5;
 const TEXTS = ["text", "body", "message", "title"];  // fields that are shown as prose
 
 export function Tangle({ name, root }) {
-  const found = useData(`/ceramic/tangles/${encodeURIComponent(name)}/${root}?drawn=true`, EVERY);
+  const found = useData(api`/ceramic/tangles/${name}/${root}?drawn=true`, EVERY);
   const { data } = found;
   return html`
     <${Head} title=${"Tangle “" + name + "”"}><${Copied} text=${root} /><//>

@@ -1,7 +1,7 @@
 // What cannot be delivered, and why: what waits, what is pending, what was refused.
 
 import { html } from "../app/html.js";
-import { useData, withQuery } from "../app/api.js";
+import { api, useData, withQuery } from "../app/api.js";
 import { count, counted, moment } from "../app/format.js";
 import { Badge, Head, Name, Pager, Table, Tabs, Trouble, long } from "../app/parts.js";
 import { href } from "../app/router.js";
@@ -18,7 +18,7 @@ export function Undelivered({ kind, query }) {
   const now = kind in KINDS ? kind : "waiting";
   const after = query.get("after");
   const counts = useData("/ceramic/undelivered", EVERY);
-  const found = useData(withQuery(`/ceramic/undelivered/${now}`, { after, limit: PAGE }), after ? 0 : EVERY);
+  const found = useData(withQuery(api`/ceramic/undelivered/${now}`, { after, limit: PAGE }), after ? 0 : EVERY);
   const number = (name) => (counts.data ? ` (${count(counts.data[name])})` : "");
   return html`
     <${Head} title="Not delivered, and why">${KINDS[now]}<//>
