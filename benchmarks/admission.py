@@ -35,7 +35,7 @@ import trio
 from nacl.signing import SigningKey
 
 from benchmarks.plain_http import post, send
-from benchmarks.report import Row, numbers, progress, show
+from benchmarks.report import Row, command_line, numbers, progress, show
 from recon_node.base.program import collect_seldom
 from recon_node.ceramic import Network, StreamId, StreamType, parse_event, verify_signature
 from recon_node.ceramic.builder import data_event, init_event
@@ -272,13 +272,10 @@ async def run(events: int, ways: list[StoreSettings]) -> list[Row]:
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line("admission", __doc__)
     parser.add_argument("--events", type=int, default=50_000)
     parser.add_argument("--verifiers", type=numbers, default=[0, 1, 2])
     parser.add_argument("--native", default="auto,off")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--give", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))

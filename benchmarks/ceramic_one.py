@@ -12,7 +12,6 @@ cores, compare CPU times only.
 
 from __future__ import annotations
 
-import argparse
 import os
 import secrets
 import tempfile
@@ -31,7 +30,7 @@ from nacl.signing import SigningKey
 from benchmarks.ceramic_one_node import CeramicOneNode, holdings
 from benchmarks.counting_proxy import Proxy
 from benchmarks.plain_http import post, send
-from benchmarks.report import Row, machine, new_file, numbers, progress, show, write_rows
+from benchmarks.report import Row, command_line, machine, numbers, progress, show, write_rows
 from recon_node.ceramic import Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.testnet import TestnetNode
@@ -305,16 +304,11 @@ def _wait_until(condition: Callable[[], bool], poll: float = _POLL) -> None:
 
 def main() -> None:
     """Measure real nodes from the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ceramic_one",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = command_line("ceramic_one", __doc__)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--binary", help="a binary of ceramic-one", metavar="PATH")
     which.add_argument("--node", help="the HTTP API of a ceramic-one node", metavar="URL")
     parser.add_argument("--events", type=numbers, default=[10_000], help="how many events")
-    parser.add_argument("--json", type=new_file, metavar="FILE")
     options = parser.parse_args()
     if options.node is not None:
         coming = iter(from_running_node(options.node))

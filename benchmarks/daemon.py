@@ -18,7 +18,6 @@ was waited for; `cpu_%` is a node's CPU in percent of a core. After the posts th
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import tempfile
@@ -35,7 +34,7 @@ import trio
 
 from benchmarks.admission import STREAM, signed_events
 from benchmarks.plain_http import get, post, send, send_at_once
-from benchmarks.report import Row, count, numbers, progress, show
+from benchmarks.report import Row, command_line, count, numbers, progress, show
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
 from recon_node.testnet import TestnetNode
@@ -153,13 +152,10 @@ def in_sync(directory: Path, peers: int) -> Row:
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line("daemon", __doc__)
     parser.add_argument("--events", type=count, default=10_000, help="of each row")
     parser.add_argument("--clients", type=numbers, default=[10, 100, 1_000])
     parser.add_argument("--peers", type=count, default=8)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

@@ -19,7 +19,6 @@ written to random interested daemons all the time. Rows:
 
 from __future__ import annotations
 
-import argparse
 import random
 import tempfile
 import threading
@@ -39,7 +38,7 @@ from benchmarks.interests_daemons import (
     start,
     two_halves,
 )
-from benchmarks.report import Row, progress, show
+from benchmarks.report import Row, command_line, progress, show
 
 KILLED: Final = 3
 LIMIT: Final = 120.0
@@ -159,15 +158,12 @@ def cut_apart(daemons: Sequence[Daemon], writer: Writer, seconds: float, middle:
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line("interests", __doc__)
     parser.add_argument("--nodes", type=int, default=12)
     parser.add_argument("--rate", type=float, default=5.0, help="writes a second")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each phase")
     parser.add_argument("--cut", type=float, default=60.0, help="seconds; 0: leave this phase out")
     parser.add_argument("--directory", type=Path, help="for the logs; kept afterwards")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with ExitStack() as stack:
         directory = options.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -13,7 +13,6 @@ the calls the median counts; of the inserts the mean.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
 import multiprocessing
@@ -34,7 +33,7 @@ from benchmarks.key_store_designs import (
     SummingSortedList,
 )
 from benchmarks.keys import event_ids
-from benchmarks.report import Row, count, new_file, progress, show
+from benchmarks.report import Row, command_line, count, progress, show
 from recon_node.recon import KeyRange
 
 PASSES = 3
@@ -185,13 +184,8 @@ def resident_bytes() -> int:
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.key_store",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = command_line("key_store", __doc__)
     parser.add_argument("--keys", type=count, default=1_000_000, metavar="N")
-    parser.add_argument("--json", type=new_file, metavar="FILE")
     options = parser.parse_args()
     show("Key store", run(options.keys), options.json)
 

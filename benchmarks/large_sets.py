@@ -21,7 +21,6 @@ CPU is that of the process, all threads together.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
@@ -39,7 +38,7 @@ import numpy as np
 from benchmarks.admission import signed_events
 from benchmarks.contestants import reconcile
 from benchmarks.daemon import NETWORK, cpu_seconds
-from benchmarks.report import Row, count, new_file, progress, show
+from benchmarks.report import Row, command_line, count, progress, show
 from recon_node.base.program import no_garbage_collection
 from recon_node.base.steps import run_steps
 from recon_node.ceramic import network_range
@@ -256,14 +255,9 @@ def measure_sums_and_session(ours: KeyStore, data_dir: Path) -> Row:
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.large_sets",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = command_line("large_sets", __doc__)
     parser.add_argument("directory", type=Path, metavar="DIRECTORY")
     parser.add_argument("--keys", type=count, default=1_000_000, metavar="N")
-    parser.add_argument("--json", type=new_file, metavar="FILE")
     options = parser.parse_args()
     show("Large sets", [run(options.directory, options.keys)], options.json)
 

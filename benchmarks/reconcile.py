@@ -17,12 +17,11 @@ Every contestant's result is checked: one that finds other differences ends the 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from benchmarks.contestants import CONTESTANTS, Contestant, Cost
 from benchmarks.pairs import Pair, Population, pairs
-from benchmarks.report import Row, new_file, numbers, show, track
+from benchmarks.report import Row, command_line, numbers, show, track
 
 _WARM_UP_KEYS = 1000
 _SHORT_S = 0.05
@@ -74,11 +73,7 @@ def _describe(task: tuple[Pair, str]) -> str:
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.reconcile",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = command_line("reconcile", __doc__)
     parser.add_argument(
         "--keys",
         type=numbers,
@@ -92,9 +87,6 @@ def main() -> None:
         default=[0, 1, 100, 10_000],
         metavar="d,...",
         help="numbers of keys on one side only (default: 0,1,100,10000)",
-    )
-    parser.add_argument(
-        "--json", type=new_file, metavar="FILE", help="write the rows there as JSON"
     )
     options = parser.parse_args()
     if max(options.keys) < min(options.differences):

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import sys
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError, RawTextHelpFormatter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,6 +84,18 @@ def new_file(text: str) -> Path:
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ArgumentTypeError(f"no file can be written at {text!r}")
     return path
+
+
+def command_line(module: str, description: str | None) -> ArgumentParser:
+    """Return the parser of a benchmark's command line, to which its options are to be added."""
+    parser = ArgumentParser(
+        prog=f"python -m benchmarks.{module}",
+        description=description,
+        formatter_class=RawTextHelpFormatter,
+    )
+    help_ = "write the rows there as JSON"
+    parser.add_argument("--json", type=new_file, metavar="FILE", help=help_)
+    return parser
 
 
 def machine() -> str:

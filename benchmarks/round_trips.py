@@ -17,7 +17,6 @@ waiting_s is rounds * rtt_ms.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -36,7 +35,7 @@ from benchmarks.contestants import (
 )
 from benchmarks.pairs import Pair, Population
 from benchmarks.reconcile import make_row
-from benchmarks.report import Row, count, new_file, numbers, show, track
+from benchmarks.report import Row, command_line, count, numbers, show, track
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.reconciler import LONG_MESSAGES_AT_ONCE, FrameWire
 from recon_node.p2p.sync.sessions import Tally, converse
@@ -184,11 +183,7 @@ async def _move_on(clock: MockClock, decoders: trio.CapacityLimiter) -> None:
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.round_trips",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = command_line("round_trips", __doc__)
     parser.add_argument(
         "--keys",
         type=count,
@@ -209,9 +204,6 @@ def main() -> None:
         default=[0, 50, 200],
         metavar="MS,...",
         help="round-trip times in milliseconds (default: 0,50,200)",
-    )
-    parser.add_argument(
-        "--json", type=new_file, metavar="FILE", help="write the rows there as JSON"
     )
     options = parser.parse_args()
     if options.keys < max(options.differences):

@@ -42,7 +42,16 @@ import httpx
 import trio
 
 from benchmarks.plots import plot_soak
-from benchmarks.report import Row, count, machine, new_file, progress, read_rows, write_rows
+from benchmarks.report import (
+    Row,
+    command_line,
+    count,
+    machine,
+    new_file,
+    progress,
+    read_rows,
+    write_rows,
+)
 from benchmarks.spark import CpuMeter, line, program
 from benchmarks.spark_log import RandomEvents, fill_log
 from recon_node.ceramic import Event
@@ -218,15 +227,10 @@ def _measured(options: argparse.Namespace) -> list[Row]:
 
 def main() -> None:
     """Run the soak from the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.soak",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = command_line("soak", __doc__)
     parser.add_argument("--batches", type=count, default=2_000, help="default: %(default)s")
     parser.add_argument("--streams", type=count, default=100_000, help="default: %(default)s")
     parser.add_argument("--directory", type=Path, help="a new one, which is kept")
-    parser.add_argument("--json", type=new_file, help="where to write the rows")
     parser.add_argument("--plot", type=new_file, help="where to draw them")
     parser.add_argument("--again", type=Path, help="take the rows from this file")
     options = parser.parse_args()

@@ -38,7 +38,7 @@ import trio
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from benchmarks.report import Row, progress, show
+from benchmarks.report import Row, command_line, progress, show
 from benchmarks.spark_log import KEY, MODEL_ID, fill_log
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import multibase
@@ -253,15 +253,12 @@ def run(events: int, streams: int, ways: list[str], samples: int, log: Path | No
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line("spark", __doc__)
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--streams", type=int, help="default: a tenth of the events")
     parser.add_argument("--tables", default=",".join(WAYS), help="default: %(default)s")
     parser.add_argument("--samples", type=int, default=20, help="number of samples of `one event`")
     parser.add_argument("--log", type=Path, help="directory of the log; created if missing")
-    parser.add_argument("--json", type=Path)
     for hidden in ("--run", "--url", "--directory"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     options = parser.parse_args()
