@@ -29,7 +29,7 @@ from recon_node.cli.command import step_bar
 from recon_node.cli.config import DataDirCommand
 from recon_node.cli.snapshot import ERRORS
 from recon_node.settings import Settings
-from recon_node.snapshot.objects import Objects, scheme_of
+from recon_node.snapshot.objects import FILE_TIMEOUT, Objects, scheme_of
 
 _errors = partial(one_line, BackupError, *ERRORS)
 
@@ -143,7 +143,7 @@ def _local(source: str) -> Iterator[Path]:
     url, _, name = source.rpartition("/")
     with temporary_folder() as folder:
         path = folder / name
-        Objects.open(url).fetch(name, path)
+        Objects.open(url, total_timeout=FILE_TIMEOUT).fetch(name, path)
         yield path
 
 

@@ -26,6 +26,7 @@ from obstore.exceptions import BaseError
 from obstore.store import HTTPStore, LocalStore, MemoryStore, from_url
 
 from recon_node.base.errors import plain, without_passwords
+from recon_node.base.files import room_at
 from recon_node.snapshot.web import WebServer
 
 _FAILURES: Final = (BaseError, OSError, ValueError)
@@ -35,7 +36,11 @@ TIMEOUT: Final = 30.0
 """Seconds without a byte after which a request is given up."""
 TOTAL_TIMEOUT: Final = 120.0
 """Seconds for one request, however steadily its answer trickles."""
+FILE_TIMEOUT: Final = 86_400.0
+"""Seconds for a request that is answered by a file as large as a log."""
 RETRIES: Final = 3
+PARTS_AT_ONCE: Final = 4
+"""Parts of 5 MiB that are sent at the same time: each is done in `TOTAL_TIMEOUT` at 1.4 Mbit/s."""
 MAX_WHOLE: Final = 1024 * 1024
 """Bytes of an object that is read as a whole, at most: only root objects are."""
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURITE_BLOB_STORAGE_URL", "STORAGE_EMULATOR_HOST")
@@ -115,11 +120,19 @@ class Objects:
         self._store = store
 
     @classmethod
-    def open(cls, url: str, timeout: float = TIMEOUT, *, make: bool = False) -> Objects:
+    def open(
+        cls,
+        url: str,
+        timeout: float = TIMEOUT,
+        *,
+        make: bool = False,
+        total_timeout: float = TOTAL_TIMEOUT,
+    ) -> Objects:
         """Return the store that a URL names. Nothing is asked of it yet.
 
-        `url` may be a path of the file system, too; with `make`, the directory is made if there is
-        none. A request is given up after `timeout` seconds without a byte.
+        `url` may be a path of the file system, too. With `make`, it is written to, and the
+        directory is made if there is none. A request is given up after `timeout` seconds without a
+        byte of its answer, or after `total_timeout`; if it may have to send much first, only then.
 
         Raises:
             UrlError: no such store can be used.
@@ -136,9 +149,10 @@ class Objects:
                 if not make and not directory.is_dir():
                     raise UrlError(f"the directory {directory} does not exist")
                 return cls(url, LocalStore(directory, mkdir=True))
+            total = max(timeout, total_timeout)
             client: Any = {
-                "timeout": timedelta(seconds=max(timeout, TOTAL_TIMEOUT)),
-                "read_timeout": timedelta(seconds=timeout),
+                "timeout": timedelta(seconds=total),
+                "read_timeout": timedelta(seconds=total if make else timeout),
                 "connect_timeout": timedelta(seconds=timeout),
             }
             endpoints = [url, *(os.environ.get(name, "") for name in _ENDPOINTS)]
@@ -146,10 +160,10 @@ class Objects:
                 client["allow_http"] = True
             retries: Any = {
                 "max_retries": RETRIES,
-                "retry_timeout": timedelta(seconds=timeout * (RETRIES + 1)),
+                "retry_timeout": timedelta(seconds=total * (RETRIES + 1)),
             }
             store = from_url(url, client_options=client, retry_config=retries)
-            web = WebServer(url, timeout, max(timeout, TOTAL_TIMEOUT), RETRIES)
+            web = WebServer(url, timeout, total, RETRIES)
             return cls(url, store, web if isinstance(store, HTTPStore) else None)
         except _FAILURES as error:
             raise UrlError(
@@ -202,11 +216,12 @@ class Objects:
         return b"".join(parts)
 
     def fetch(self, name: str, path: Path) -> None:
-        """Write an object to a new file, piece by piece.
+        """Write an object to a new file, piece by piece, if the disk has room for it.
 
         Raises:
             OSError: the file cannot be written.
         """
+        most = room_at(path.parent)
         with path.open("xb") as file:
             with self._explained(name, "read"):
                 parts = iter(obstore.get(self._store, name).stream(min_chunk_size=_READ_BYTES))
@@ -215,13 +230,15 @@ class Objects:
                     part = next(parts, None)
                 if part is None:
                     break
+                if file.tell() + len(part) > most:
+                    raise ObjectError(f"there is no room for {name} of {self.url} in {path.parent}")
                 file.write(part)
             self._count(received=file.tell())
 
     def put(self, name: str, data: bytes | Path) -> None:
         """Write an object, or a file as one; others see it whole or not at all."""
         with self._explained(name, "written"):
-            obstore.put(self._store, name, data)
+            obstore.put(self._store, name, data, max_concurrency=PARTS_AT_ONCE)
         self._count(sent=data.stat().st_size if isinstance(data, Path) else len(data))
 
     def put_missing(self, name: str, data: bytes) -> None:

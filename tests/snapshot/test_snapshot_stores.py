@@ -1,9 +1,11 @@
 """Object stores that are real: a directory, S3 over HTTP (moto's server), a plain web server."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from functools import partial
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import httpx
@@ -13,7 +15,14 @@ from snapshot_support import NETWORK, events, make_log, web
 from support.web_server import serving
 
 from recon_node.cli import main
-from recon_node.snapshot.objects import MissingObjectError, ObjectError, Objects, UrlError
+from recon_node.snapshot.objects import (
+    FILE_TIMEOUT,
+    PARTS_AT_ONCE,
+    MissingObjectError,
+    ObjectError,
+    Objects,
+    UrlError,
+)
 from recon_node.snapshot.web import _requests
 
 EVENTS = events(60, seed=4)
@@ -158,6 +167,42 @@ def test_a_store_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(ObjectError, match=r"latest\.car in http"):
             Objects.open(url, timeout=0.3).get("latest.car")
         stopped.set()
+
+
+def test_a_file_without_end_is_read_until_the_disk_has_no_room(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("recon_node.snapshot.objects.room_at", lambda directory: 3_000_000)
+
+    def send(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("content-length", str(1 << 62))
+        request.send_header("last-modified", "Tue, 01 Dec 2026 12:00:00 GMT")
+        request.end_headers()
+        while True:
+            request.wfile.write(bytes(1 << 16))
+
+    with serving(send) as url:
+        objects = Objects.open(url, total_timeout=FILE_TIMEOUT)
+        with pytest.raises(ObjectError, match=r"there is no room for backup\.tar of http"):
+            objects.fetch("backup.tar", tmp_path / "backup.tar")
+    assert (tmp_path / "backup.tar").stat().st_size <= 3_000_000
+
+
+def test_a_slow_line_is_enough_for_files(monkeypatch: pytest.MonkeyPatch, s3) -> None:
+    """To send a part counts as waiting for its answer, and all parts share the line."""
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    sent = Objects.open("s3://bucket/b", make=True)._store.client_options
+    assert PARTS_AT_ONCE * 5 * 2**20 / seconds(sent["read_timeout"]) < 1.4e6 / 8
+    assert seconds(sent["timeout"]) >= seconds(sent["read_timeout"])
+    read = Objects.open("s3://bucket/b", total_timeout=FILE_TIMEOUT)._store
+    assert seconds(read.client_options["timeout"]) == FILE_TIMEOUT
+    assert read.retry_config["retry_timeout"].total_seconds() >= FILE_TIMEOUT
+
+
+def seconds(text: str) -> int:
+    """Of a duration as the library shows it."""
+    units = {"s": 1, "m": 60, "h": 3600, "day": 86400}
+    return sum(int(count) * units[unit] for count, unit in re.findall(r"(\d+)([a-z]+)", text))
 
 
 def test_objects_say_what_is_wrong() -> None:
