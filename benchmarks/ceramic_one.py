@@ -30,6 +30,7 @@ from nacl.signing import SigningKey
 from benchmarks.ceramic_one_node import CeramicOneNode, holdings
 from benchmarks.counting_proxy import Proxy
 from benchmarks.plain_http import post, send
+from benchmarks.processes import cpu_seconds, family, memory
 from benchmarks.report import Row, command_line, machine, numbers, progress, show, write_rows
 from recon_node.ceramic import Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
@@ -53,7 +54,6 @@ IDLE_LIMIT: Final = 300.0
 """Seconds in which a node that was written to becomes idle; one of theirs aggregates events."""
 _CLIENT: Final = httpx.Client()
 """One for all looks: to make one takes as long as to admit a thousand events."""
-_TICK: Final = os.sysconf("SC_CLK_TCK")
 
 Node = TestnetNode | CeramicOneNode
 
@@ -176,7 +176,7 @@ def from_running_node(api_url: str) -> list[Row]:
 
 
 def _write(kind: str, node: Node, events: Events) -> Row:
-    cpu = cpu_seconds(node)
+    cpu = cpu_seconds(*family(node.pid))
     started = time.perf_counter()
     _post(node, events.streams[:1])
     with ThreadPoolExecutor(WRITERS) as threads:
@@ -194,9 +194,9 @@ def _write(kind: str, node: Node, events: Events) -> Row:
         "seconds": seconds,
         "events_per_s": count / seconds,
         "bytes": 0,
-        "cpu_s": cpu_seconds(node) - cpu,
+        "cpu_s": cpu_seconds(*family(node.pid)) - cpu,
         "sender_cpu_s": 0.0,
-        "memory_mb": peak_memory(node) / 1e6,
+        "memory_mb": memory("VmHWM", *family(node.pid)) / 1e6,
         "load": os.getloadavg()[0],
     }
 
@@ -210,7 +210,7 @@ def _fill(lab: Lab, kind: str, source: Node, receiver: str, events: Events) -> R
     address = source.address if isinstance(source, CeramicOneNode) else source.addresses[0]
     proxy = Proxy(_tcp_port(address))
     through = address.replace(f"/tcp/{_tcp_port(address)}", f"/tcp/{proxy.port}")
-    sender_cpu = cpu_seconds(source)
+    sender_cpu = cpu_seconds(*family(source.pid))
     try:
         with lab.node(receiver, events.model, through) as node:
             started = time.perf_counter()
@@ -223,7 +223,7 @@ def _fill(lab: Lab, kind: str, source: Node, receiver: str, events: Events) -> R
                     lambda: holdings(theirs.address, lab.network).count >= count, _POLL_THEIRS
                 )
             seconds = time.perf_counter() - started
-            spent = cpu_seconds(source) - sender_cpu
+            spent = cpu_seconds(*family(source.pid)) - sender_cpu
             return _fill_row(kind, receiver, count, seconds, proxy, node, spent)
     finally:
         proxy.close()
@@ -240,9 +240,9 @@ def _fill_row(
         "seconds": seconds,
         "events_per_s": count / seconds,
         "bytes": proxy.up + proxy.down,
-        "cpu_s": cpu_seconds(node),
+        "cpu_s": cpu_seconds(*family(node.pid)),
         "sender_cpu_s": spent,
-        "memory_mb": peak_memory(node) / 1e6,
+        "memory_mb": memory("VmHWM", *family(node.pid)) / 1e6,
         "load": os.getloadavg()[0],
     }
 
@@ -250,40 +250,13 @@ def _fill_row(
 def _wait_until_idle(node: Node) -> None:
     """Let a node finish what it does with the events that it has; give up after a while."""
     deadline = time.monotonic() + IDLE_LIMIT
-    before = cpu_seconds(node)
+    before = cpu_seconds(*family(node.pid))
     while time.monotonic() < deadline:
         time.sleep(2.0)
-        now = cpu_seconds(node)
+        now = cpu_seconds(*family(node.pid))
         if now - before < 2.0 * IDLE:
             return
         before = now
-
-
-def cpu_seconds(node: Node) -> float:
-    """Return the CPU time of a node's process and of those that it started."""
-    total = 0
-    for pid in _processes(node):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / _TICK
-
-
-def peak_memory(node: Node) -> int:
-    """Return the largest resident size of a node's processes, in bytes."""
-    return sum(
-        int(line.split()[1]) * 1024
-        for pid in _processes(node)
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-        if line.startswith("VmHWM")
-    )
-
-
-def _processes(node: Node) -> list[int]:
-    pid = node.pid
-    if pid is None:
-        return []
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [pid, *(int(child) for task in tasks for child in task.read_text().split())]
 
 
 def _events_of_ours(node: TestnetNode) -> int:

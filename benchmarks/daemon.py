@@ -18,7 +18,6 @@ was waited for; `cpu_%` is a node's CPU in percent of a core. After the posts th
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 import time
@@ -34,6 +33,7 @@ import trio
 
 from benchmarks.admission import STREAM, signed_events
 from benchmarks.plain_http import get, post, send, send_at_once
+from benchmarks.processes import cpu_seconds
 from benchmarks.report import Row, command_line, count, numbers, progress, show
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
@@ -47,13 +47,6 @@ PAUSE: Final = 0.5
 SETTLED: Final = 5.0
 """Seconds after which nodes have met and nothing else happens."""
 IDLE_SECONDS: Final = 60.0
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
-
-
-def cpu_seconds(node: TestnetNode) -> float:
-    """Return the CPU that a node has used so far, its threads included."""
-    fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 @contextmanager
@@ -77,7 +70,7 @@ def nodes(directory: Path, number: int) -> Iterator[list[TestnetNode]]:
 def requests(node: TestnetNode, name: str, shares: Sequence[Sequence[bytes]]) -> Row:
     """Return what requests take and cost; each share has a client of its own."""
     progress(name)
-    cpu, started = cpu_seconds(node), time.perf_counter()
+    cpu, started = cpu_seconds(node.pid), time.perf_counter()
     if len(shares) == 1:
         waits = send(node.api_url, shares[0])
     else:
@@ -87,7 +80,7 @@ def requests(node: TestnetNode, name: str, shares: Sequence[Sequence[bytes]]) ->
         "what": name,
         "times": len(waits),
         "per_s": round(len(waits) / seconds),
-        "cpu_us": (cpu_seconds(node) - cpu) / len(waits) * 1e6,
+        "cpu_us": (cpu_seconds(node.pid) - cpu) / len(waits) * 1e6,
         **_waits(waits),
     }
 
@@ -144,9 +137,9 @@ def in_sync(directory: Path, peers: int) -> Row:
     with nodes(directory, peers + 1) as (node, *_):
         send(node.api_url, [post(node.api_url, car) for car in signed_events(500)])
         time.sleep(4 * SETTLED)
-        cpu, started = cpu_seconds(node), time.perf_counter()
+        cpu, started = cpu_seconds(node.pid), time.perf_counter()
         time.sleep(IDLE_SECONDS)
-        used = (cpu_seconds(node) - cpu) / (time.perf_counter() - started)
+        used = (cpu_seconds(node.pid) - cpu) / (time.perf_counter() - started)
     return {"what": f"in sync with {peers} peers", "cpu_%": 100 * used}
 
 

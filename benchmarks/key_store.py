@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import multiprocessing
+import os
 import random
 import statistics
 import time
@@ -23,7 +24,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from benchmarks.key_store_designs import (
@@ -33,6 +33,7 @@ from benchmarks.key_store_designs import (
     SummingSortedList,
 )
 from benchmarks.keys import event_ids
+from benchmarks.processes import memory
 from benchmarks.report import Row, command_line, count, progress, show
 from recon_node.recon import KeyRange
 
@@ -158,7 +159,7 @@ def _measure(store: Design, number: int, calls: int) -> Times:
     return {
         "insert_us": [inserted],
         "range_hash_us": _times(store.hash, ranges),
-        "middle_us": _times(store.middle, ranges),
+        "middle_us": _times(lambda key_range: store.split(key_range, 2), ranges),
         "split16_us": _times(lambda key_range: store.split(key_range, 16), ranges),
     }
 
@@ -178,8 +179,7 @@ def resident_bytes() -> int:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
     if trim is not None:
         trim(0)
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    return int(pages) * 4096
+    return memory("VmRSS", os.getpid())
 
 
 def main() -> None:

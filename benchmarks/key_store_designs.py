@@ -27,7 +27,6 @@ class Design(Protocol):
     def load(self, keys: Iterable[bytes]) -> None: ...
     def add(self, key: bytes) -> object: ...
     def hash(self, key_range: KeyRange) -> Sha256a: ...
-    def middle(self, key_range: KeyRange) -> object: ...
     def split(self, key_range: KeyRange, parts: int) -> list[bytes]: ...
 
 
@@ -36,9 +35,6 @@ class ReconKeyStore(KeyStore):
 
     def hash(self, key_range: KeyRange) -> Sha256a:
         return self.summarize(key_range).hash
-
-    def middle(self, key_range: KeyRange) -> bytes:
-        return self.split(key_range, 2)[0]
 
     def split(self, key_range: KeyRange, parts: int) -> list[bytes]:
         finger = Finger(self)
@@ -62,9 +58,6 @@ class SummingSortedList:
         ends = (key_range.lower, b"\xff" * 32), (key_range.upper,)
         digests = b"".join(digest for _, digest in self._rows.irange(*ends, (False, False)))
         return _to_hash(np.add.reduce(_lanes(digests), dtype=np.uint32))
-
-    def middle(self, key_range: KeyRange) -> bytes:
-        return self.split(key_range, 2)[0]
 
     def split(self, key_range: KeyRange, parts: int) -> list[bytes]:
         first = self._rows.bisect_left((key_range.lower, b"\xff" * 32))
@@ -100,9 +93,6 @@ class SqliteSums:
         sums = ", ".join(f"SUM(l{lane})" for lane in range(LANES))
         (row,) = self._sql.execute(f"SELECT {sums} {self._RANGE}", key_range)
         return _to_hash(np.array([lane or 0 for lane in row], np.int64).astype(np.uint32))
-
-    def middle(self, key_range: KeyRange) -> bytes:
-        return self.split(key_range, 2)[0]
 
     def split(self, key_range: KeyRange, parts: int) -> list[bytes]:
         ((size,),) = self._sql.execute(f"SELECT COUNT(*) {self._RANGE}", key_range)

@@ -21,7 +21,7 @@ CPU is that of the process, all threads together.
 
 from __future__ import annotations
 
-import json
+import os
 import random
 import shutil
 import statistics
@@ -32,17 +32,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-import httpx
 import numpy as np
 
 from benchmarks.admission import signed_events
 from benchmarks.contestants import reconcile
-from benchmarks.daemon import NETWORK, cpu_seconds
+from benchmarks.daemon import NETWORK
+from benchmarks.plain_http import post, send
+from benchmarks.processes import cpu_seconds, memory
 from benchmarks.report import Row, command_line, count, progress, show
 from recon_node.base.program import no_garbage_collection
 from recon_node.base.steps import run_steps
 from recon_node.ceramic import network_range
-from recon_node.ipld import multibase
 from recon_node.recon import RECON_1_2, KeyRange, KeyStore, KeyView
 from recon_node.store import StoreSettings
 from recon_node.store.db.log import EventLog
@@ -133,12 +133,6 @@ def load(directory: Path) -> KeyStore:
     return latest[0]
 
 
-def own_memory(process: int | str = "self") -> int:
-    """Return the bytes of a process that the system cannot take back."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
-
-
 def run(directory: Path, keys: int) -> Row:
     """Measure everything about one size."""
     data_dir = directory / _NODE
@@ -149,10 +143,10 @@ def run(directory: Path, keys: int) -> Row:
     progress("a node starts")
     row |= _starts(directory)
     progress("the keys are loaded")
-    before, cpu, started = own_memory(), time.process_time(), time.perf_counter()
+    before, cpu, started = _own_memory(), time.process_time(), time.perf_counter()
     ours = load(data_dir)
     row["load_cpu_s"], row["load_s"] = time.process_time() - cpu, time.perf_counter() - started
-    row["bytes_per_key"] = (own_memory() - before) / keys
+    row["bytes_per_key"] = (_own_memory() - before) / keys
     if len(ours) != keys:
         raise SystemExit(f"{directory} has {len(ours):,} keys")
     row |= measure_calls(ours)
@@ -160,8 +154,12 @@ def run(directory: Path, keys: int) -> Row:
     progress("each key is read")
     with no_garbage_collection():
         assert sum(1 for _ in ours) >= keys
-    row["unpacked_per_key"] = (own_memory() - before) / keys
+    row["unpacked_per_key"] = (_own_memory() - before) / keys
     return row
+
+
+def _own_memory() -> int:
+    return memory("RssAnon", os.getpid())
 
 
 def _starts(directory: Path) -> Row:
@@ -170,31 +168,23 @@ def _starts(directory: Path) -> Row:
     node = TestnetNode(_NODE, directory, flags)
     try:
         row: Row = {"start_s": _start(node)}
-        assert node.pid is not None
-        row |= {"start_cpu_s": cpu_seconds(node), "node_mb": own_memory(node.pid) / 1e6}
+        row |= {
+            "start_cpu_s": cpu_seconds(node.pid),
+            "node_mb": memory("RssAnon", node.pid) / 1e6,
+        }
     finally:
         node.stop()
     copy = TestnetNode("copy", directory, flags)
     shutil.copytree(node.data_dir, copy.data_dir, dirs_exist_ok=True)
     try:
         _start(copy)
-        _add_events(copy.api_url)
+        send(copy.api_url, [post(copy.api_url, car) for car in signed_events(ADDED)])
         copy.kill()
         row["killed_start_s"] = _start(copy)
     finally:
         copy.stop()
         shutil.rmtree(copy.data_dir)
     return row
-
-
-def _add_events(url: str) -> None:
-    lines = [json.dumps({"data": multibase.encode(car)}) for car in signed_events(ADDED)]
-    httpx.post(
-        f"{url}/ceramic/events",
-        content="\n".join(lines),
-        headers={"Content-Type": "application/x-ndjson"},
-        timeout=60,
-    ).raise_for_status()
 
 
 def _start(node: TestnetNode) -> float:

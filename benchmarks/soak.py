@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import statistics
 import sys
@@ -42,6 +41,7 @@ import httpx
 import trio
 
 from benchmarks.plots import plot_soak
+from benchmarks.processes import memory
 from benchmarks.report import (
     Row,
     command_line,
@@ -64,7 +64,6 @@ from spark_sink.tables.retention import LEAST_KEPT
 _LARGEST_BATCH: Final = 50
 # Batches between two looks at the disk: to list the files of all tables takes 0.1 s.
 _BATCHES_PER_LOOK: Final = 20
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 # The bounds.
 _DISK_RATIO: Final = 3.0
 _P99: Final = 2.0
@@ -103,11 +102,11 @@ class Meter:
 
     def memory(self) -> dict[str, float]:
         """Return the resident memory of the pipeline's processes, and of the node, in MB."""
-        memory = {"java_mb": 0.0, "workers_mb": 0.0}
+        used = {"java_mb": 0.0, "workers_mb": 0.0}
         for pid in self._cpu.family - {self.pid}:
             kind = "java_mb" if _name(pid) == "java" else "workers_mb"
-            memory[kind] += _resident(pid)
-        return memory | {"driver_mb": _resident(self.pid), "node_mb": _resident(self.node)}
+            used[kind] += _resident(pid)
+        return used | {"driver_mb": _resident(self.pid), "node_mb": _resident(self.node)}
 
     def disk(self) -> dict[str, float]:
         """Return what the tables take, in MB, and the number of their files."""
@@ -126,10 +125,7 @@ class Meter:
 
 
 def _resident(pid: int) -> float:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / 1e6
-    except (OSError, IndexError):
-        return 0.0
+    return memory("VmRSS", pid) / 1e6
 
 
 def _name(pid: int) -> str:

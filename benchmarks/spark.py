@@ -38,6 +38,7 @@ import trio
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from benchmarks.processes import TICKS
 from benchmarks.report import Row, command_line, progress, show
 from benchmarks.spark_log import KEY, MODEL_ID, fill_log
 from recon_node.ceramic.builder import init_event
@@ -49,7 +50,6 @@ DERIVED: Final = ("conclusion_events", "event_states", "stream_tips", "stream_st
 # Spark's own source and sink.
 PEERS: Final = ("source (Parquet files)", "raw_events (file sink)")
 WAYS: Final = ("source", "raw_events", *DERIVED, "all", *PEERS, "one event")
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -70,7 +70,7 @@ class CpuMeter:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            seconds = (int(fields[11]) + int(fields[12])) / _TICKS
+            seconds = (int(fields[11]) + int(fields[12])) / TICKS
             samples[int(entry.name)] = int(fields[1]), int(fields[19]), seconds
         self.family, parents = {self.pid}, {self.pid}
         while parents:

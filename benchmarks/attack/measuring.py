@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
+
+from benchmarks.processes import family, memory
 
 MIB: Final = 1 << 20
 _SAMPLE_INTERVAL: Final = 0.05
@@ -124,11 +125,4 @@ def watched(pid: int, look: Callable[[], None], cross: Callable[[], None]) -> It
 
 def memory_of(pid: int) -> int:
     """Bytes of resident memory of a process and of all that it started, if they still run."""
-    total = 0
-    with suppress(OSError, ValueError, IndexError):
-        status = Path(f"/proc/{pid}/status").read_text()
-        total = int(status.partition("VmRSS:")[2].split()[0]) * 1024
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            children = (task / "children").read_text().split()
-            total += sum(memory_of(int(child)) for child in children)
-    return total
+    return memory("VmRSS", *family(pid))

@@ -20,6 +20,7 @@ from nacl.signing import SigningKey
 
 from benchmarks.attack.field import add, document_id, make_model
 from benchmarks.journeys.tracer import DIRECTORY, ROOT
+from benchmarks.processes import family
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import multibase
 from recon_node.testnet import TestnetNode
@@ -187,12 +188,11 @@ def _in_the_node(nodes: list[TestnetNode], traces: Traces) -> Iterator[Journey]:
     session = [call for call in all_calls if (call.process, call.task) in answering]
     yield Journey("recon/1.2.0 message", session)
     pushing = {(call.process, call.task) for call in posted if call.path.startswith(_NETWORK)}
+    node = family(first.pid)
     car = [
         call
         for call in posted
-        if call.process in _pids(first)
-        and not _is_apart(call)
-        and (call.process, call.task) not in pushing
+        if call.process in node and not _is_apart(call) and (call.process, call.task) not in pushing
     ]
     yield Journey("CAR", car)
 
@@ -259,12 +259,6 @@ def _run(module: str, *arguments: str) -> int:
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{output}")
     return process.pid
-
-
-def _pids(node: TestnetNode) -> set[int | None]:
-    """The node's process, and those that work for it."""
-    children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
-    return {node.pid, *map(int, children)}
 
 
 def _head(node: TestnetNode) -> int:
