@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark_sink.errors import TablesError, cannot_open
+from spark_sink.errors import TablesError, cannot_open, must_rebuild
 from spark_sink.schema import TableSpec
 from spark_sink.tables.catalog import path_of, spec_of
 from spark_sink.tables.delta_log import (
@@ -199,22 +199,26 @@ class Changes:
             return
         del parts, part
         keys = pa.schema([schema.field("stream_cid"), schema.field(order)])
-        second = _second_half(pa.concat_tables(_read(files, keys, wanted)))
+        second = self._second_half(pa.concat_tables(_read(files, keys, wanted)))
         yield from self._ordered(files, wanted & ~second)
         yield from self._ordered(files, wanted & second)
 
+    def _second_half(self, keys: pa.Table) -> pc.Expression:
+        """Return what is true of the second half of rows, by their stream and position."""
+        by_stream, by_position = keys.column_names
+        ordered = keys.sort_by([(by_stream, "ascending"), (by_position, "ascending")])
+        middle = ordered.slice(keys.num_rows // 2, 1)
+        stream, position = (column[0] for column in middle.columns)
+        if middle.equals(ordered.slice(0, 1)):  # it would be divided for ever
+            raise must_rebuild(self._path, f"has two rows of a stream at position {position}")
+        is_later = (pc.field(by_stream) == stream) & (pc.field(by_position) >= position)
+        return (pc.field(by_stream) > stream) | is_later
+
 
 def _read(files: list[DataFile], schema: pa.Schema, wanted: pc.Expression) -> Iterator[pa.Table]:
-    return chain.from_iterable(read_parts(file, schema, wanted) for file in files)
-
-
-def _second_half(keys: pa.Table) -> pc.Expression:
-    """Return what is true of the second half of rows, by their stream and position."""
-    by_stream, by_position = keys.column_names
-    ordered = keys.sort_by([(by_stream, "ascending"), (by_position, "ascending")])
-    stream, position = (column[keys.num_rows // 2] for column in ordered.columns)
-    is_later = (pc.field(by_stream) == stream) & (pc.field(by_position) >= position)
-    return (pc.field(by_stream) > stream) | is_later
+    return chain.from_iterable(
+        read_parts(file.location, file.path, file.partition, schema, wanted) for file in files
+    )
 
 
 def _in_order(files: list[DataFile]) -> Iterator[list[DataFile]]:

@@ -28,7 +28,6 @@ from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-import pyarrow as pa
 from deltalake import DeltaTable, WriterProperties
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -47,7 +46,7 @@ from spark_sink.tables.delta_log import (
     removed,
 )
 from spark_sink.tables.location import Location, concurrently, file_system, files_below
-from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, in_chunks, read_file_upto
+from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager
 
 WRITER: Final = WriterProperties(compression="SNAPPY", max_row_group_size=ROW_GROUP)
 """Settings for the files that delta-rs writes; by default it does not compress."""
@@ -75,8 +74,6 @@ _MAX_RATIO: Final = 2
 """How many times as large as all smaller ones together a file of them may be."""
 _MAX_MERGE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of files that are merged together."""
-_MAX_ROW_BYTES: Final = 512 * 1024 * 1024
-"""Bytes of their rows that are in memory at once."""
 _READERS: Final = "_readers"
 _LAST_CHECKPOINT: Final = f"{LOG}/_last_checkpoint"
 _ENTRY: Final = re.compile(rf"{LOG}/(\d{{20}})\.[^/]+")
@@ -232,20 +229,11 @@ def _groups_of_like_size(files: list[DataFile]) -> Iterator[list[DataFile]]:
 
 
 def _merge(stager: Stager, files: list[DataFile]) -> Iterator[AddAction | RemoveAction]:
-    """Merge files, as many as fit in memory at a time."""
-    schema = stager.spec.schema
-    read = (
-        (file, read_file_upto(file.location, file.path, file.partition, schema, _MAX_ROW_BYTES))
-        for file in files
-    )
-    # A small file with repetitive rows may be too large on its own.
-    fitting = ((file, rows) for file, rows in read if rows is not None)
-    for chunk in in_chunks(fitting, lambda part: int(part[1].nbytes), _MAX_ROW_BYTES):
-        if len(chunk) > 1:
-            for new in stager.stage(pa.concat_tables([rows for _, rows in chunk])).files:
-                yield added(new, is_new=False)
-            for old, _ in chunk:
-                yield removed(old, is_change=False)
+    """Merge files, sorted as far as their rows fit in memory."""
+    for new in stager.rewrite(files).files:
+        yield added(new, is_new=False)
+    for old in files:
+        yield removed(old, is_change=False)
 
 
 def optimize(table: DeltaTable) -> int:

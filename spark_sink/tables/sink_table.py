@@ -32,7 +32,7 @@ from spark_sink.errors import (
     must_rebuild,
     written_by_another,
 )
-from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec, partition_of
+from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
 from spark_sink.tables import delta_log
 from spark_sink.tables.delta_log import LOG, Action, FileActions, Reading
 from spark_sink.tables.leaves import MOST_ROWS, Leaves
@@ -51,7 +51,7 @@ from spark_sink.tables.location import (
 )
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.retention import WRITER, Retention, Tidying, merge_small_files, vacuum
-from spark_sink.tables.staging import DataFile, Staged, Stager, read_file
+from spark_sink.tables.staging import DataFile, Staged, Stager, read_parts
 
 _STAGED_DIR: Final = "_staged"
 """The directory of staged files. Delta ignores names that begin with an underscore."""
@@ -205,28 +205,27 @@ class SinkTable:
         with self._advancing_to(position, others=_follow(following)) as properties:
             self._write([delta_log.added(file) for file in files], properties, mode="overwrite")
 
-    def forget(self, streams: Collection[bytes], change: Callable[[pa.Table], pa.Table]) -> int:
-        """Rewrite the files that have rows of streams, by CID; return how many rows those are.
+    def forget(
+        self,
+        partitions: Collection[int],
+        wanted: pc.Expression,
+        change: Callable[[pa.Table], pa.Table],
+    ) -> int:
+        """Rewrite the files of partitions that have wanted rows; return how many rows those are.
 
-        `change` returns the rows of a file without what is to be forgotten.
+        `change` returns rows without what is to be forgotten.
         """
-        partitions = set(map(partition_of, streams))
-        cids = pa.array(streams, pa.binary())
+        schema = self.spec.schema
         count = 0
         actions: FileActions = []
-        stager = Stager(self.spec, self.path)
         for file in delta_log.data_files(self._table, self.spec, self.path):
             if file.partition not in partitions:
                 continue
-            rows = read_file(file, self.spec.schema)
-            theirs = pc.sum(pc.is_in(rows["stream_cid"], cids)).as_py() or 0
-            changed = change(rows) if theirs else rows
-            if changed.equals(rows):
-                continue
-            count += theirs
-            if changed.num_rows:
-                actions += map(delta_log.added, stager.stage(changed).files)
-            actions.append(delta_log.removed(file))
+            theirs = read_parts(self.path, file.path, file.partition, schema, wanted)
+            if number := sum(part.num_rows for part in theirs):
+                count += number
+                new = Stager(self.spec, self.path).rewrite([file], change)
+                actions += [*map(delta_log.added, new.files), delta_log.removed(file)]
         if actions:
             others = delta_log.replacing(self._table)
             with self._advancing_to(self.position, others=others) as properties:

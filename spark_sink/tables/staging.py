@@ -14,7 +14,7 @@ All functions raise `TablesError` if files cannot be written, or are missing or 
 
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,6 +48,8 @@ _PART_BYTES: Final = 64 * 1024 * 1024
 """Bytes of a file's rows that are read at a time."""
 _FEW_VALUES: Final = ("stream_cid", "event_type", "controller", "chain_id")
 """Columns with few distinct values, for which a dictionary is worthwhile."""
+_DICTIONARIES: Final = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
+"""Encodings of the values of a dictionary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,21 @@ class Stager:
         files = PartitionFiles(self)
         files.write(rows)
         return files.finish()
+
+    def rewrite(
+        self, files: Iterable[DataFile], change: Callable[[pa.Table], pa.Table] = lambda rows: rows
+    ) -> Staged:
+        """Write the rows of files, or what `change` makes of them, to one file per partition.
+
+        Of more than `_PART_BYTES`, each such part is sorted for itself.
+        """
+        new = PartitionFiles(self)
+        parts = chain.from_iterable(
+            read_parts(file.location, file.path, file.partition, self.spec.schema) for file in files
+        )
+        for chunk in in_chunks(map(change, parts), attrgetter("nbytes"), _PART_BYTES):
+            new.write(pa.concat_tables(chunk))
+        return new.finish()
 
 
 class PartitionFiles:
@@ -271,26 +288,48 @@ def read_file(file: DataFile, schema: pa.Schema) -> pa.Table:
         return _whole(parquet.read(), file.partition, schema)
 
 
-def read_parts(file: DataFile, schema: pa.Schema, wanted: pc.Expression) -> Iterator[pa.Table]:
-    """Read the wanted rows of a file as `read_file` does, some at a time.
+def read_parts(
+    location: Location,
+    path: str,
+    partition: int,
+    schema: pa.Schema,
+    wanted: pc.Expression | None = None,
+) -> Iterator[pa.Table]:
+    """Read the wanted rows of a file, or all, as `read_file` does, some at a time.
 
     Up to `_PART_BYTES` of them, or one larger row, are read at once. Statistics skip row groups.
     """
-    files = file_system(file.location)
+    files = file_system(location)
     with (
-        faults_as(partial(cannot_read, file.location)),
-        pq.ParquetFile(file.path, filesystem=files, pre_buffer=False) as parquet,
+        faults_as(partial(cannot_read, location)),
+        pq.ParquetFile(path, filesystem=files, pre_buffer=False) as parquet,
     ):
         groups = [*range(parquet.num_row_groups)]
-        if len(groups) > 1:
-            fragment = ds.ParquetFileFormat().make_fragment(file.path, files)
+        if wanted is not None and len(groups) > 1:
+            fragment = ds.ParquetFileFormat().make_fragment(path, files)
             groups = [group.id for group in fragment.subset(wanted, schema=schema).row_groups]
         columns = [name for name in schema.names if name in parquet.schema_arrow.names]
         for group in groups:
-            # Each row may have every value of its group.
-            most = _PART_BYTES // max(1, parquet.metadata.row_group(group).total_byte_size)
-            for batch in parquet.iter_batches(max(1, most), [group], columns, use_threads=False):
-                yield _whole(pa.table(batch), file.partition, schema).filter(wanted)
+            most = _rows_that_fit(parquet.metadata.row_group(group), columns)
+            for batch in parquet.iter_batches(most, [group], columns, use_threads=False):
+                rows = _whole(pa.table(batch), partition, schema)
+                yield rows if wanted is None else rows.filter(wanted)
+
+
+def _rows_that_fit(group: pq.RowGroupMetaData, names: Collection[str]) -> int:
+    """Return how many rows of a group surely take no more than `_PART_BYTES`, at least one.
+
+    Plain values are in the file once for each row, but each row may have all those of a dictionary.
+    """
+    plain = shared = 0
+    for column in map(group.column, range(group.num_columns)):
+        if column.path_in_schema.partition(".")[0] in names:
+            if _DICTIONARIES.isdisjoint(column.encodings):
+                plain += column.total_uncompressed_size
+            else:
+                shared += column.total_uncompressed_size
+    fitting = (_PART_BYTES - plain) // max(1, shared)
+    return int(max(1, min(group.num_rows, fitting)))
 
 
 def read_file_upto(
@@ -299,20 +338,11 @@ def read_file_upto(
     """Read a file as `read_file` does; None if its rows take more than `most` bytes in memory."""
     parts = [schema.empty_table()]
     size = 0
-    files = file_system(location)
-    with (
-        faults_as(partial(cannot_read, location)),
-        pq.ParquetFile(path, filesystem=files, pre_buffer=False) as parquet,
-    ):
-        groups = map(parquet.metadata.row_group, range(parquet.num_row_groups))
-        if sum(group.num_rows * group.total_byte_size for group in groups) <= most:
-            rows = parquet.read(use_threads=False)
-            return _whole(rows, partition, schema)  # even if each row has every value
-        for batch in parquet.iter_batches(ROW_GROUP):
-            size += batch.nbytes
-            if size > most:
-                return None
-            parts.append(_whole(pa.Table.from_batches([batch]), partition, schema))
+    for part in read_parts(location, path, partition, schema):
+        size += part.nbytes
+        if size > most:
+            return None
+        parts.append(part)
     return pa.concat_tables(parts)
 
 

@@ -38,7 +38,7 @@ from spark_sink.derive.child_process import COMMAND
 from spark_sink.derive.derivation import Derivation
 from spark_sink.derive.workers import NoWorkers
 from spark_sink.errors import SinkError, TablesError, cannot_write
-from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED
+from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED, partition_of
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables import retention
 from spark_sink.tables.catalog import (
@@ -222,13 +222,15 @@ def forget(directory: Location, streams: Collection[bytes]) -> dict[str, int]:
     tables = _tables(directory, ())
     leave_out_for_good(directory, frozenset(streams))
     all_ = forgotten_streams(directory)
-    leave_out, cids = LeaveOut(streams=all_), pa.array(all_, pa.binary())
+    leave_out, partitions = LeaveOut(streams=all_), set(map(partition_of, all_))
+    theirs = pc.field("stream_cid").isin(pa.array(all_, pa.binary()))
+    with_bytes = theirs & (pc.binary_length(pc.field("car")) > 0)
 
     def emptied(rows: pa.Table) -> pa.Table:
         return pa.Table.from_batches(map(leave_out, rows.to_batches()), rows.schema)
 
     def without(rows: pa.Table) -> pa.Table:
-        return rows.filter(pc.invert(pc.is_in(rows["stream_cid"], cids)))
+        return rows.filter(~theirs)
 
     rows: dict[str, int] = {}
     with faults_as(partial(cannot_write, directory)):
@@ -237,6 +239,7 @@ def forget(directory: Location, streams: Collection[bytes]) -> dict[str, int]:
         for name, delta in tables.items():
             path, spec = path_of(directory, name), spec_of(name, delta)
             table = SinkTable(spec, path, epoch_of(delta), for_replacement=True)
-            rows[name] = table.forget(all_, emptied if name == RAW else without)
+            wanted, change = (with_bytes, emptied) if name == RAW else (theirs, without)
+            rows[name] = table.forget(partitions, wanted, change)
             table.forget_old_versions()
     return rows

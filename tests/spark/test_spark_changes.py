@@ -17,12 +17,15 @@ from spark_oracle import sorted_rows, table_rows
 from support import forking
 
 from recon_node.ceramic import Event
+from spark_sink.errors import TablesError
 from spark_sink.query import changes
 from spark_sink.query.show import show, to_json
 from spark_sink.run.pipeline import Sink
-from spark_sink.schema import TABLES
+from spark_sink.schema import TABLES, with_partition
 from spark_sink.tables import retention, staging
 from spark_sink.tables.retention import Retention
+from spark_sink.tables.sink_table import SinkTable
+from spark_sink.tables.staging import Staged
 from spark_sink.tables.tables import Tables
 from spark_sink.upkeep.maintenance import rebuild
 
@@ -125,6 +128,15 @@ def test_rows_that_do_not_fit_in_memory_come_in_parts(tmp_path, monkeypatch):
         by_stream = sorted(came, key=itemgetter("stream_cid"))  # keeps the order within a stream
         assert by_stream == sorted(came, key=itemgetter("stream_cid", spec.order))
         assert sorted_rows(name, came) == table_rows(tmp_path, name)
+
+
+def test_rows_that_are_there_twice_are_damage(tmp_path, monkeypatch):
+    table = SinkTable(TABLES["raw_events"], tmp_path / "raw_events", EPOCH)
+    rows = with_partition(ROWS.slice(0, 3))
+    table.append(Staged(tables=(rows, rows)), 3)
+    monkeypatch.setattr(changes, "_AT_ONCE", 1)
+    with pytest.raises(TablesError, match="has two rows of a stream at position 1; rebuild"):
+        list(changes.Changes(tmp_path, "raw_events", None).rows())
 
 
 def test_history_may_be_forgotten_while_a_table_is_opened(tmp_path, monkeypatch):

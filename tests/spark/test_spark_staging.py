@@ -3,10 +3,12 @@
 import math
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from spark_helpers import EPOCH, ROWS, Bomb, KilledError, feed_rows, filled, read_on
@@ -96,22 +98,38 @@ def test_the_files_of_a_long_batch_have_rows_of_several_times(sample, tmp_path, 
     assert read.select(rows.schema.names).to_pylist() == rows.to_pylist()
 
 
-def test_files_whose_rows_do_not_fit_into_memory_are_not_merged(sample, tmp_path, monkeypatch):
-    """However small they are: Parquet writes down only once what rows have in common."""
+@contextmanager
+def counted() -> Iterator[pa.MemoryPool]:
+    """Count the bytes that Arrow takes in the block."""
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    try:
+        yield pool
+    finally:
+        pa.set_memory_pool(usual)
+
+
+def test_files_whose_rows_do_not_fit_into_memory_are_rewritten(sample, tmp_path, monkeypatch):
+    """However small they are: a stranger's content may take a hundredth of its size in a file."""
     monkeypatch.setattr(retention, "_MIN_FILES", 2)
-    rows = feed_rows(sample[:400])
+    monkeypatch.setattr(staging, "_PART_BYTES", 500_000)
+    rows = feed_rows(sample[:200])
+    for name, value in (("car", bytes(100_000)), ("stream_cid", bytes(sample[0].cid))):
+        column = pa.array([value] * len(rows), pa.binary())
+        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
     tables = Tables(tmp_path, EPOCH, ())
-    for end in range(20, 401, 20):
+    for end in range(40, 201, 40):
         tables.append(rows.slice(0, end))
-    counts = []
-    for most in (1, 5_000, 20_000, 10**9):
-        monkeypatch.setattr(retention, "_MAX_ROW_BYTES", most)
-        table = SinkTable(TABLES["raw_events"], tmp_path / "raw_events", EPOCH)
-        table._tidying._tidied = -1_000
+    table = SinkTable(TABLES["raw_events"], tmp_path / "raw_events", EPOCH)
+    table._tidying._tidied = -1_000
+    first = pc.field("position") == 1
+    with counted() as memory:
         table.tidy(idle=False)
-        counts.append(len(DeltaTable(table.path).file_uris()))
-        assert_tables(tmp_path, rows.to_pylist(), ("raw_events",))
-    assert counts[0] > counts[1] > counts[2] > counts[3] == 16
+        assert table.forget(range(16), first, lambda rows: rows.filter(~first)) == 1
+    assert memory.max_memory() < 10_000_000  # of 20,000,000
+    [file] = table.files_upto(200).files
+    assert (file.rows, file.first, file.last) == (199, 2, 200)
 
 
 @pytest.mark.long
