@@ -12,8 +12,11 @@ from contextlib import contextmanager
 from typing import Final
 
 _NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
-_CREDENTIALS: Final = re.compile(r"(https?://)[^/?#\s]*@|(://)[^/?#\s@:]*:[^/?#\s]*@", re.I)
-"""In a URL of the web, a user's name alone may be a token; in one of a store, it is its name."""
+_CREDENTIALS: Final = re.compile(
+    r"(https?://)[^/?#\s]*@|(://)[^/?#\s@:]*:(?:[^/?#\s]*|(?!\d+[/?#])[^\s@]{1,1000})@", re.I
+)
+"""In a URL of the web, a user's name alone may be a token; in one of a store, it is its name. A
+password may have a slash that should be encoded, unless what precedes that is a port."""
 
 
 def reason_of(error: BaseException) -> str:

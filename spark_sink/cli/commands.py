@@ -15,7 +15,7 @@ import click
 
 from recon_node.base import timing
 from recon_node.base.program import open_standard_streams, stop_signals
-from recon_node.base.terminal import ByteSize, echo, output_written, shown
+from recon_node.base.terminal import ByteSize, CommandError, echo, output_written
 from spark_sink.cli.event_printer import EventPrinter, json_lines_option
 from spark_sink.cli.export_commands import export
 from spark_sink.cli.options import (
@@ -83,17 +83,15 @@ class _Group(click.Group):
             echo("Aborted!", err=True)
             ctx.exit(130)
         except SinkError as error:
-            raise click.ClickException(shown(str(error), lines=True)) from error
+            raise CommandError(str(error)) from error
         except UnicodeEncodeError as error:  # Python's text for bytes that are not UTF-8
             text = repr(error.object[:_MAX_SHOWN])
-            raise click.ClickException(f"{text} is not text in UTF-8") from error
+            raise CommandError(f"{text} is not text in UTF-8") from error
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             if package not in _EXTRA:
                 raise
-            raise click.ClickException(
-                f"the package {package} is missing; install it {INSTALL}"
-            ) from error
+            raise CommandError(f"the package {package} is missing; install it {INSTALL}") from error
 
 
 @click.group(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from recon_node.base.program import allow_files, cleaned_up_when_stopped
-from recon_node.base.terminal import ByteSize, token_in
+from recon_node.base.terminal import ByteSize, CommandError, token_in
 from spark_sink.cli.event_printer import EventPrinter, json_lines_option
 from spark_sink.cli.options import ADDRESS, MILLISECONDS, node_options, tables_option
 
@@ -154,7 +154,7 @@ def _checked_token(token: str | None, file: Path | None) -> str | None:
     elif token is None:
         return None
     if not token or len(token) < _MIN_TOKEN:
-        raise click.ClickException(
+        raise CommandError(
             f"the token has fewer than {_MIN_TOKEN} characters, which is easy to guess: "
             "use one from `openssl rand -hex 32`"
         )

@@ -445,6 +445,13 @@ def test_looking_changes_nothing(filled: Path) -> None:
     assert table_status(filled) == before
 
 
+def test_errors_have_no_passwords() -> None:
+    done = CliRunner().invoke(main, ["status", "--tables", "s3://key:s3/cret@bucket/x"])
+    assert done.exit_code == 1
+    assert "cannot open the table s3://***@bucket/x/" in done.output
+    assert "cret" not in done.output
+
+
 def test_rows_are_printed_as_they_are_and_urls_without_passwords(capsys) -> None:
     content = {"see": "https://somebody@site.example/feed"}
     printed = EventPrinter(as_json=True)
