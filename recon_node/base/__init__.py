@@ -9,6 +9,7 @@ terminal            how both commands print text and JSON, and select a node
 timestamps          times as people write them
 timing              histograms of how long things take, and spans of OpenTelemetry
 latest              bounded maps
+chunks              items divided into chunks of bounded size
 steps               generators, run to their end
 errors              why something failed, in words; the error that represents an exception group
 """

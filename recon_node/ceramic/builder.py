@@ -129,21 +129,27 @@ def signed_event(key: PrivateKey, payload: Any, *, capability: bytes | None = No
         DagCborError: the payload cannot be represented in DAG-CBOR.
     """
     payload_cid, payload_block = _block(DAG_CBOR, payload)
-    did = controller_of(key)
-    header = {"alg": algorithm_of(key), "kid": f"{did}#{did.removeprefix(DID_KEY)}"}
-    blocks = {payload_cid: payload_block}
+    blocks, further = {payload_cid: payload_block}, {}
     if capability is not None:
         capability_cid = CID.of(DAG_CBOR, capability)
-        header["cap"] = f"ipfs://{capability_cid}"
+        further["cap"] = f"ipfs://{capability_cid}"
         blocks[capability_cid] = capability
-    protected = json.dumps(header, separators=(",", ":")).encode()
-    unsigned = Envelope(payload_cid, protected, header, b"", None)
-    envelope = {
-        "payload": bytes(payload_cid),
-        "signatures": [{"protected": protected, "signature": sign(key, unsigned.signing_input)}],
-    }
-    cid, block = _block(DAG_JOSE, envelope)
+    cid, block = signed_envelope(key, payload_cid, **further)
     return parse_event(car.encode([cid], blocks | {cid: block}))
+
+
+def signed_envelope(key: PrivateKey, payload: CID, **further: str) -> tuple[CID, bytes]:
+    """Return a block that signs another one as a JWS, and its CID.
+
+    `further` is what its header has beside the algorithm and the key.
+    """
+    did = controller_of(key)
+    header = {"alg": algorithm_of(key), "kid": f"{did}#{did.removeprefix(DID_KEY)}", **further}
+    protected = json.dumps(header, separators=(",", ":")).encode()
+    unsigned = Envelope(payload, protected, header, b"", None)
+    signature = sign(key, unsigned.signing_input)
+    signatures = [{"protected": protected, "signature": signature}]
+    return _block(DAG_JOSE, {"payload": bytes(payload), "signatures": signatures})
 
 
 def _header(controller: str, model: StreamId, unique: bytes | None) -> dict[str, Any]:

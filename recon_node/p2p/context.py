@@ -48,7 +48,6 @@ class Counters:
     recon_bytes_received: int = 0
     event_bytes_sent: int = 0
     event_bytes_received: int = 0
-    keys_received: int = 0
     events_received: int = 0
     events_refused: int = 0
     """Events of peers that were not valid."""

@@ -37,7 +37,6 @@ the new one takes its place as well. So pages are few, and each position is writ
 from __future__ import annotations
 
 import io
-import json
 import resource
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -53,11 +52,12 @@ from msgspec import Meta, Struct, ValidationError, convert
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import InvalidEventError, Network
-from recon_node.ceramic.auth.did import DID_KEY, algorithm_of, controller_of, public_key, sign
-from recon_node.ceramic.auth.envelope import Envelope, parse_envelope
+from recon_node.ceramic.auth.did import controller_of, public_key
+from recon_node.ceramic.auth.envelope import parse_envelope
+from recon_node.ceramic.builder import signed_envelope
 from recon_node.ceramic.errors import DidError
 from recon_node.ceramic.time_proof import MAX_TIME
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, DagCborError, car, dag_cbor
+from recon_node.ipld import CID, DAG_CBOR, CarError, DagCborError, car, dag_cbor
 from recon_node.ipld.cid import RAW
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.snapshot.objects import Objects
@@ -269,19 +269,12 @@ def encode_root(
     """
     block = manifest.encode()
     payload = CID.of(DAG_CBOR, block)
-    did = controller_of(key)
-    header = {"alg": algorithm_of(key), "kid": f"{did}#{did.removeprefix(DID_KEY)}"}
-    protected = json.dumps(header, separators=(",", ":")).encode()
-    unsigned = Envelope(payload, protected, header, b"", None)
-    signature = sign(key, unsigned.signing_input)
-    signatures = [{"protected": protected, "signature": signature}]
-    envelope = dag_cbor.encode({"payload": bytes(payload), "signatures": signatures})
-    cid = CID.of(DAG_JOSE, envelope)
+    cid, envelope = signed_envelope(key, payload)
     everything = KeyRange(LOWEST, HIGHEST)
     opened = ((decode(block, level_of(block), everything), place) for block, place in top.values())
     nodes = dag_cbor.encode([located(node, locator) for node, locator in opened])
     blocks = {cid: envelope, payload: block, CID.of(DAG_CBOR, nodes): nodes}
-    return RootObject(cid, did, manifest, top), car.encode([cid], blocks)
+    return RootObject(cid, controller_of(key), manifest, top), car.encode([cid], blocks)
 
 
 def decode_root(data: bytes, trusted: Collection[str] | None = None) -> RootObject:

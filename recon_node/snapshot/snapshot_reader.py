@@ -5,9 +5,10 @@ What fails is a `SnapshotFault`, and the rest goes on: a damaged object costs wh
 that fails again and again is given up.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
+from recon_node.base.chunks import in_chunks
 from recon_node.base.steps import run_steps
 from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventIdError
 from recon_node.ipld import CID
@@ -55,8 +56,8 @@ BULK_GAP: Final = 1024
 _NODES_AT_ONCE: Final = 256
 """Nodes that are opened at once."""
 _PART_BYTES: Final = 2 * 1024 * 1024
-"""Bytes of nodes, or of events, that are read at once; one more node or event fits always. The keys
-of a node that somebody packed as densely as possible take 30 times its bytes."""
+"""Bytes of nodes, or of events, that are read at once, or those of a larger event. The keys of
+a node that somebody packed as densely as possible take 30 times its bytes."""
 _LEAST_EVENT: Final = 256
 """Bytes as which an event counts, at least: its size is what a snapshot says."""
 _MAX_AHEAD: Final = 200_000
@@ -129,7 +130,7 @@ class SnapshotReader:
                 f"the snapshot in {self.objects.url} was made to fill the memory: more than "
                 f"{_MAX_AHEAD:,} nodes of its tree would have to be read at once"
             )
-        return [*_parts(below, self.size_of, _NODES_AT_ONCE)][::-1]
+        return [*in_chunks(below, self.size_of, _PART_BYTES, _NODES_AT_ONCE)][::-1]
 
     def open(self, wanted: Sequence[Branch]) -> list[Opened]:
         """Read nodes, all at once; those that cannot be used are left out.
@@ -277,19 +278,4 @@ def event_batches(
     wanted: Iterable[tuple[bytes, PackExtent]],
 ) -> Iterator[list[tuple[bytes, PackExtent]]]:
     """Divide events into batches that can be read at once."""
-    return _parts(wanted, lambda item: max(_LEAST_EVENT, item[1].size))
-
-
-def _parts(
-    items: Iterable[T], size_of: Callable[[T], int], most: int | None = None
-) -> Iterator[list[T]]:
-    part: list[T] = []
-    size = 0
-    for item in items:
-        part.append(item)
-        size += size_of(item)
-        if len(part) == most or size >= _PART_BYTES:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
+    return in_chunks(wanted, lambda item: max(_LEAST_EVENT, item[1].size), _PART_BYTES)

@@ -38,6 +38,7 @@ from typing import Any, Final, Generic, TypeVar
 import structlog
 import trio
 
+from recon_node.base.chunks import in_chunks
 from recon_node.base.timing import Durations, span
 from recon_node.fairness.pacing import Backoff
 from recon_node.fairness.turns import InTurn, Turns, acquire
@@ -133,7 +134,9 @@ class Intake:
         """
         if len(events) == 1 and self._is_idle(events[0]):
             return await self._pass_through(events)
-        requests = [_Request(list(part)) for part in self._split(events)]
+        most, most_bytes = self._settings.max_batch_events, self._settings.max_batch_bytes
+        parts = in_chunks(events, lambda event: len(event.car), most_bytes, most)
+        requests = [_Request(part) for part in parts]
         for request in requests:
             if not self._room.take_at_once():
                 await self._room.take()
@@ -197,21 +200,6 @@ class Intake:
             return list(await self._write(events, 1))
         finally:
             self._committing.release()
-
-    def _split(self, events: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
-        """Cut events into parts, each of which fits into a batch."""
-        most, most_bytes = self._settings.max_batch_events, self._settings.max_batch_bytes
-        if 0 < len(events) <= most and _size_of(events) <= most_bytes:  # as those of peers
-            yield events
-            return
-        start = size = 0
-        for at, event in enumerate(events):
-            if at > start and (at - start >= most or size + len(event.car) > most_bytes):
-                yield events[start:at]
-                start, size = at, 0
-            size += len(event.car)
-        if start < len(events):
-            yield events[start:]
 
     def _put(self, request: _Request) -> None:
         """Put a request into the queue, whose room was taken."""

@@ -25,14 +25,16 @@ import marshal
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import sha256
+from itertools import chain
 from typing import Final
 
 import structlog
 import trio
 
+from recon_node.base.chunks import in_chunks
 from recon_node.base.latest import Latest
 from recon_node.ceramic import ALWAYS, CeramicError, InitHeader
 from recon_node.ceramic.auth.did import Ed25519Key, public_key, same_did
@@ -226,18 +228,18 @@ class Verifiers:
         is_small = len(cars) < MIN_BATCH and sum(map(len, cars)) <= MAX_BYTES_HERE
         if is_small or not self._has_processes():
             return await self._processes.in_thread(_examine_here, cars) if cars else []
-        findings: list[_Raw] = [Broken("was not verified")] * len(cars)
-        chunks = deque(_chunks(cars))
+        chunks = deque(enumerate(in_chunks(cars, len, CHUNK_BYTES, CHUNK_EVENTS)))
+        findings: list[list[_Raw]] = [[] for _ in chunks]
 
         async def work() -> None:
             while chunks:
-                chunk = chunks.popleft()
-                findings[chunk] = await self._examine_chunk(cars[chunk])
+                at, chunk = chunks.popleft()
+                findings[at] = await self._examine_chunk(chunk)
 
         async with trio.open_nursery() as nursery:
             for _ in range(min(self._count, len(chunks))):
                 nursery.start_soon(work)
-        return findings
+        return list(chain.from_iterable(findings))
 
     def _has_processes(self) -> bool:
         return self._count > 0 and trio.current_time() >= self._paused_until
@@ -264,18 +266,6 @@ class Verifiers:
     async def _ask(self, cars: list[bytes]) -> list[_Raw]:
         answer = await self._processes.ask(cars, CHUNK_TIMEOUT)
         return [finding if good else _bug(finding) for good, finding in answer]
-
-
-def _chunks(cars: Sequence[bytes]) -> Iterator[slice]:
-    """Divide events among processes, by number and size."""
-    start = size = 0
-    for at, car in enumerate(cars):
-        if at > start and (at - start == CHUNK_EVENTS or size + len(car) > CHUNK_BYTES):
-            yield slice(start, at)
-            start, size = at, 0
-        size += len(car)
-    if cars:
-        yield slice(start, len(cars))
 
 
 def _examine_here(cars: Sequence[bytes]) -> list[_Raw]:

@@ -80,16 +80,6 @@ async def test_large_events_are_verified_in_a_process_however_few_they_are() -> 
         assert findings[3] == from_wire(to_wire(check_event(large), large), large)
 
 
-@given(st.lists(st.integers(1, 700_000), max_size=120))
-def test_chunks_have_few_events_and_few_bytes(sizes: list[int]) -> None:
-    cars = [memoryview(bytes(700_000))[:size] for size in sizes]
-    chunks = list(verifiers._chunks(cars))  # type: ignore[arg-type]
-    assert [size for chunk in chunks for size in sizes[chunk]] == sizes
-    for chunk in chunks:
-        assert 1 <= len(sizes[chunk]) <= verifiers.CHUNK_EVENTS
-        assert len(sizes[chunk]) == 1 or sum(sizes[chunk]) <= verifiers.CHUNK_BYTES
-
-
 def test_a_large_list_is_refused_without_decoding_it(monkeypatch: pytest.MonkeyPatch) -> None:
     block = b"\x9a\x00\x01\x00\x00" + b"\x80" * 65_536
     cid = CID.of(DAG_CBOR, block)

@@ -25,12 +25,10 @@ nothing.
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from operator import not_
@@ -47,6 +45,7 @@ from recon_node.ceramic.auth.did import (
     sign,
 )
 from recon_node.ceramic.errors import DidError
+from recon_node.ipld import MultibaseError, multibase
 
 VERSION: Final = "0.8.1"
 MAX_TOKEN_SIZE: Final = 64 * 1024
@@ -210,8 +209,9 @@ def issue_ucan(
         "prf": list(proofs),
     }
     header = {"alg": algorithm_of(key), "typ": "JWT", "ucv": VERSION}
-    signing_input = f"{_to_base64(header)}.{_to_base64(payload)}"
-    return f"{signing_input}.{_unpadded(sign(key, signing_input.encode()))}"
+    texts = (json.dumps(part, separators=(",", ":")) for part in (header, payload))
+    signing_input = ".".join(_to_base64(text.encode()) for text in texts)
+    return f"{signing_input}.{_to_base64(sign(key, signing_input.encode()))}"
 
 
 def _fault_of_proof(
@@ -319,17 +319,11 @@ def _read_map(text: str, what: str) -> dict[str, Any]:
 
 
 def _from_base64(text: str, what: str) -> bytes:
-    """Decode unpadded base64url in its canonical form."""
-    with suppress(ValueError):
-        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        if _unpadded(raw) == text:
-            return raw
-    raise UcanError(f"the {what} of the UCAN is not base64url")
+    try:
+        return multibase.decode(f"u{text}")  # in its canonical form alone
+    except MultibaseError:
+        raise UcanError(f"the {what} of the UCAN is not base64url") from None
 
 
-def _to_base64(value: Mapping[str, Any]) -> str:
-    return _unpadded(json.dumps(value, separators=(",", ":")).encode())
-
-
-def _unpadded(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+def _to_base64(raw: bytes) -> str:
+    return multibase.encode(raw, "base64url")[1:]

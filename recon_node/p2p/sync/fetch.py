@@ -274,7 +274,6 @@ class Fetcher:
 
     def _note_asked(self, events: int) -> None:
         self.tally.keys_received += events
-        self._counters.keys_received += events
 
     async def _fetch(self, way: Way, names: list[bytes]) -> None:
         """Fetch events, or wait for the sessions that do."""

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from recon_node.base.steps import run_steps
 from recon_node.ceramic import EventId, EventKind, parse_event
 from recon_node.ceramic.event import INIT
 from recon_node.ipld import CID, CidError
@@ -380,13 +381,7 @@ class BatchLoader:
 
     def carry_out(self, inquiry: Inquiry[T]) -> T:
         """Run a computation to its end, loading whatever it wants; return its result."""
-        while True:
-            try:
-                want = next(inquiry)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            self._load(want)
+        return run_steps(inquiry, self._load)
 
     def load(self, rows: Sequence[int]) -> list[Record]:
         """Load the records in some rows."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import trio
 
+from recon_node.base.chunks import in_chunks
 from recon_node.base.files import scratch_folder
 from recon_node.ceramic import InvalidEventError, Network, assemble_event
 from recon_node.ceramic.event import TIME_FIELDS
@@ -28,7 +29,7 @@ from recon_node.store.opening import open_store
 
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 16 * 1024 * 1024
-"""Events that are admitted at once, and about how many bytes of CARs."""
+"""Events that are admitted at once, and how many bytes of CARs."""
 _STEP: Final = 1000
 """Blocks or events between two reports of the progress."""
 _CONTAINERS: Final = range(0x80, 0xC0)
@@ -140,17 +141,8 @@ class _Gathered:
 
         A CAR is put together again when it is yielded: many events can have one large payload.
         """
-        batch: list[tuple[CID, bytes]] = []
-        size = 0
-        for cid in self._in_order():
-            car = assemble_event(cid, self._read).car
-            batch.append((cid, car))
-            size += len(car)
-            if len(batch) == _BATCH or size >= _BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
+        events = ((cid, assemble_event(cid, self._read).car) for cid in self._in_order())
+        return in_chunks(events, lambda event: len(event[1]), _BATCH_BYTES, _BATCH)
 
     def _in_order(self) -> Iterator[CID]:
         rows = self._execute("SELECT init, cid, prevs FROM events ORDER BY init")
