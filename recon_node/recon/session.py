@@ -54,14 +54,19 @@ from functools import lru_cache
 from math import ceil, log
 from typing import Final, Generic, Protocol, Self, TypeVar
 
+from recon_node.base.steps import Steps
 from recon_node.recon.actions import Failed, Fetch, Session
+from recon_node.recon.keys.kept_sums import HASH_COST
 from recon_node.recon.keys.key_store import KeyView
 from recon_node.recon.keys.lookups import Finger
 from recon_node.recon.keys.ordered_keys import KeyRange, merge_ranges
+from recon_node.recon.keys.sha256a import lanes_of
 
 M = TypeVar("M")
 GAPS_PER_STEP: Final = 32
 """Gaps answered between two yields."""
+HASHED_PER_STEP: Final = 1000
+"""Keys that are hashed between two yields."""
 
 
 class LocalProtocolError(Exception):
@@ -290,7 +295,9 @@ class Side:
         In some versions (`reports_left_out`), keys that are known to be at the peer may be left out
         before the session starts: then it need not list them. The driver must limit their number.
         """
-        new = [key for key in dict.fromkeys(keys) if not self._is_left_out(key)]
+        new = [*dict.fromkeys(keys)]
+        if self.left_out_keys:
+            new = [key for key in new if not self._is_left_out(key)]
         self._unwanted += len(new)
         self.left_out_keys = sorted([*self.left_out_keys, *sorted(new)])  # merges two runs
 
@@ -398,16 +405,20 @@ class Side:
         """What `left_out` depends on: it is counted again when this has changed."""
         return self.key_range, len(self.left_out_keys), self.keys.version
 
-    def left_out_in(self, gap: KeyRange, *, with_lower: bool = False) -> list[bytes]:
-        """Return the keys left out of a gap that have not arrived since.
+    def left_out_lanes(
+        self, gap: KeyRange, *, with_lower: bool = False, salt: bytes = b""
+    ) -> Steps[int]:
+        """Return the lanes of the keys left out of a gap that have not arrived since, each preceded
+        by a salt, in steps; 0 if there are none.
 
         Without a key that is the gap's lower bound, unless `with_lower`.
         """
         if not self.left_out_keys:
-            return []
+            return 0
         start = (bisect_left if with_lower else bisect_right)(self.left_out_keys, gap.lower)
         end = bisect_left(self.left_out_keys, gap.upper, start)
-        return [key for key in self.left_out_keys[start:end] if key not in self.keys]
+        keys = self.left_out_keys[start:end]
+        return (yield from lanes_in_steps(self.keys, keys, salt, unless_held=True))
 
     def _is_left_out(self, key: bytes) -> bool:
         at = bisect_left(self.left_out_keys, key)
@@ -418,6 +429,20 @@ class Side:
         if self._state not in before:
             raise LocalProtocolError(f"cannot {what} when {self._state.value}")
         self._state = after
+
+
+def lanes_in_steps(
+    store: KeyView, keys: Sequence[bytes], salt: bytes = b"", *, unless_held: bool = False
+) -> Steps[int]:
+    """Return the lanes of some keys, each preceded by a salt, in steps that the peer pays for."""
+    lanes = 0
+    for start in range(0, len(keys), HASHED_PER_STEP):
+        if start:
+            yield
+        part = keys[start : start + HASHED_PER_STEP]
+        store.session_cost += HASH_COST * len(part)
+        lanes += sum(lanes_of(salt + key) for key in part if not (unless_held and key in store))
+    return lanes
 
 
 def _show(key_range: KeyRange) -> str:

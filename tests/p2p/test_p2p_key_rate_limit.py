@@ -6,15 +6,28 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import trio
-from p2p_support import rate_limit_of
+from p2p_support import NETWORK, rate_limit_of
 
+from recon_node.ceramic import network_range
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import Meter
-from recon_node.recon import RECON_1_2, KeyRange, KeyStore, Side, id_of
-from recon_node.recon.coded.messages import END, LACKING, NO_KEYS, Gaps, Listed, Message
+from recon_node.recon import RECON_1_0, RECON_1_2, ZERO, KeyRange, KeyStore, Side, id_of
+from recon_node.recon.cip124.cip124_codec import Cip124Message
+from recon_node.recon.coded.messages import (
+    END,
+    FINGERPRINT,
+    FINGERPRINT_SIZE,
+    LACKING,
+    NO_KEYS,
+    Gaps,
+    Listed,
+    Message,
+)
 from recon_node.recon.coded.messages import KEYS as KEYS_MODE
 from recon_node.recon.keys.kept_sums import HASH_COST, MAX_SKETCHES
 from recon_node.recon.keys.key_hashes import NO_IDS
+from recon_node.recon.keys.sha256a import DIGEST_SIZE
+from recon_node.recon.session import HASHED_PER_STEP
 
 KEYS = KeyStore(hashlib.sha256(b"%d" % number).digest() * 2 for number in range(3000))
 TOP = b"\xff" * 65
@@ -102,6 +115,35 @@ async def test_looking_for_ids_in_a_list_is_paid(mode, autojump_clock):
         list_of_ids = Message(gaps=Gaps([END], [mode], [NO_KEYS]), listed=[listed])
         await do(meter, session.receive(list_of_ids))
     assert not rate_limit.allows("192.0.2.1")
+
+
+EVERYTHING = KeyRange(*network_range(NETWORK))
+WRONG = {
+    RECON_1_2: Message(EVERYTHING, Gaps([END], [FINGERPRINT], [bytes(FINGERPRINT_SIZE)])),
+    RECON_1_0: Cip124Message(tuple(EVERYTHING), (b"1" * DIGEST_SIZE,)),
+}
+"""For each version, a message with a hash of everything that is wrong."""
+
+
+@pytest.mark.parametrize("version", WRONG)
+def test_keys_that_were_left_out_are_hashed_in_short_steps_that_are_paid(version):
+    """By 60 bytes each, a peer had all that this node had ever refused of it hashed in one step."""
+    keys, left_out = KeyStore(), sorted(KEYS.keys(KeyRange(b"", TOP)))
+    side = Side.responder(keys, [EVERYTHING])
+    side.leave_out_unwanted(EVERYTHING.lower + key for key in left_out)
+    assert (
+        len(list(version.session(side).receive(WRONG[version]))) > len(left_out) // HASHED_PER_STEP
+    )
+    assert keys.session_cost == HASH_COST * len(left_out)
+
+
+def test_keys_that_a_peer_does_not_take_are_hashed_in_short_steps_that_are_paid():
+    """In 1.0.0, a peer had this node list all its keys, and then hash them for each message."""
+    keys = KeyStore(EVERYTHING.lower + key for key in KEYS.keys(KeyRange(b"", TOP)))
+    session = RECON_1_0.session(Side.responder(keys, [EVERYTHING]))
+    list(session.receive(Cip124Message(tuple(EVERYTHING), (ZERO,))))  # "list yours"
+    assert len(list(session.receive(WRONG[RECON_1_0]))) > len(keys) // HASHED_PER_STEP
+    assert keys.session_cost == HASH_COST * len(keys)
 
 
 def test_a_range_that_is_used_often_is_kept_before_those_of_a_stranger():

@@ -114,7 +114,7 @@ def test_a_salt_where_none_is_due_ends_the_session() -> None:
 
 
 def test_salted_fingerprints_for_ever_end_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(salted, "_HASHED_PER_STEP", 10)
+    monkeypatch.setattr(salted, "HASHED_PER_STEP", 10)
     session = escalated()
 
     def ask_for_ever() -> None:

@@ -58,7 +58,7 @@ from recon_node.recon.cip124.cip124_codec import Cip124Message
 from recon_node.recon.cip124.cip124_reply import Cip124Reply, OpenKeys
 from recon_node.recon.keys.ordered_keys import KeyRange, intersect_ranges
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, ZERO, Sha256a, fold, lanes_of, spread
-from recon_node.recon.session import GAPS_PER_STEP, Side, TurnSession, fetch
+from recon_node.recon.session import GAPS_PER_STEP, Side, TurnSession, fetch, lanes_in_steps
 
 
 def is_fencepost(bound: bytes) -> bool:
@@ -235,7 +235,10 @@ class Cip124Session(TurnSession[Cip124Message]):
                 theirs, passed = fold(passed + spread(theirs)), 0
             gap, lower = KeyRange(lower, upper), upper
             lanes = reply.lanes_between(*gap)
-            stands = self._compare(reply, gap, lanes, theirs)
+            stands = _Gap.MATCHES
+            if fold(lanes) != theirs:
+                stands = yield from self._compare(reply, gap, lanes, theirs)
+                lanes = reply.lanes_between(*gap)  # the store may have changed
             gaps.add(stands)
             if upper is end and self.side.learned:  # the peer may have had no room for ours
                 self._open.reset_times(*gap)
@@ -262,13 +265,15 @@ class Cip124Session(TurnSession[Cip124Message]):
         self._may_be_last = has_left_out and not self.side.learned and not asked_for
         self._open.replace(reply.still_open, reply.sent)
 
-    def _compare(self, reply: Cip124Reply, gap: KeyRange, lanes: int, theirs: bytes) -> _Gap:
-        """Return how the sides stand in a gap, given the lanes of our keys and the peer's hash."""
-        if fold(lanes) == theirs:
-            return _Gap.MATCHES
+    def _compare(self, reply: Cip124Reply, gap: KeyRange, lanes: int, theirs: bytes) -> Steps[_Gap]:
+        """Return how the sides stand in a gap that does not match, given the lanes of our keys and
+        the peer's hash. The store may change meanwhile."""
         still_open = self._open.between(*gap)
         reply.still_open += still_open
-        refused = self._refused_in(gap, lanes, theirs, still_open)
+        refused = None
+        if still_open or self.side.left_out_keys:
+            refused = yield from self._refused_in(gap, lanes, theirs, still_open)
+            reply.forget_positions()
         if refused is not None:
             self.side.left_out_by_peer += refused
             return _Gap.SETTLED
@@ -298,13 +303,13 @@ class Cip124Session(TurnSession[Cip124Message]):
 
     def _refused_in(
         self, gap: KeyRange, lanes: int, theirs: bytes, still_open: list[bytes]
-    ) -> int | None:
+    ) -> Steps[int | None]:
         """Return how many of our keys the peer left out of a settled gap; None for another gap."""
-        left_out = self.side.left_out_in(gap)
-        lanes_known = lanes + sum(map(lanes_of, left_out))
-        if left_out and fold(lanes_known) == theirs:
+        left_out = yield from self.side.left_out_lanes(gap)
+        if left_out and fold(lanes + left_out) == theirs:
             return 0
-        if still_open and fold(lanes_known - sum(map(lanes_of, still_open))) == theirs:
+        open_lanes = yield from lanes_in_steps(self.side.keys, still_open)
+        if still_open and fold(lanes + left_out - open_lanes) == theirs:
             return len(still_open)
         return None
 

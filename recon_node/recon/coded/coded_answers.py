@@ -188,10 +188,12 @@ class Answers:
             if mode is FINGERPRINT and isinstance(body, bytes):
                 if self.salted is not None:
                     yield from self.salted.answer(reply, upper, body)
-                elif reply.differs(upper, body):
-                    reply.narrow_down(upper)
-                else:
+                elif not reply.differs(upper, body) or (
+                    yield from reply.counts_left_out(upper, body)
+                ):
                     reply.skip(upper)
+                else:
+                    reply.narrow_down(upper)
             elif mode is KEYS:
                 reply.answer_list(upper, body, lists[at], findings.still_lacking(at))
             elif mode is LACKING:

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from recon_node.base.steps import Steps
 from recon_node.recon.coded.estimates import Part
 from recon_node.recon.coded.messages import (
     END,
@@ -25,7 +26,7 @@ from recon_node.recon.coded.messages import (
 from recon_node.recon.keys.key_hashes import ID_SIZE, NO_IDS, Ids, among_ordered
 from recon_node.recon.keys.lookups import Finger, Group, groups
 from recon_node.recon.keys.ordered_keys import KeyRange, separator
-from recon_node.recon.keys.sha256a import COUNT_SHIFT, lanes_of
+from recon_node.recon.keys.sha256a import COUNT_SHIFT
 from recon_node.recon.session import Side
 
 MAX_TURN: Final = 16
@@ -113,19 +114,29 @@ class CodedReply:
         self._position = self._next = None
 
     def differs(self, upper: bytes, theirs: bytes) -> bool:
-        """Return whether a gap is to be answered, given the peer's fingerprint of it."""
+        """Return whether the peer's fingerprint of a gap is not that of our keys."""
         start = self._position
         if start is None:
             start = self._start()
-        lanes = self._position_of(upper) - start
-        if theirs == fingerprint(lanes):
-            return False
-        left_out = self.left_out_to(upper)
-        return not left_out or theirs != fingerprint(lanes + sum(map(lanes_of, left_out)))
+        return theirs != fingerprint(self._position_of(upper) - start)
 
-    def left_out_to(self, upper: bytes) -> list[bytes]:
-        """Return the keys that we left out of the current gap: those that only the peer holds."""
-        return self._side.left_out_in(self.gap_to(upper), with_lower=self.has_lower)
+    def counts_left_out(
+        self, upper: bytes, theirs: bytes, lanes: int | None = None, salt: bytes = b""
+    ) -> Steps[bool]:
+        """Return whether the peer's fingerprint of a gap is that of our keys and those that we left
+        out of it: those that only the peer holds. The store may change meanwhile.
+
+        `lanes` are those of our keys, with the salt; None: without one.
+        """
+        if not self._side.left_out_keys:
+            return False
+        if lanes is None:
+            lanes = self._position_of(upper) - self._start()
+        left_out = yield from self._side.left_out_lanes(
+            self.gap_to(upper), with_lower=self.has_lower, salt=salt
+        )
+        self.forget_position()
+        return left_out > 0 and theirs == fingerprint(lanes + left_out)
 
     def gap_to(self, upper: bytes) -> KeyRange:
         """Return the range of the current gap; it has its lower bound if `has_lower`."""

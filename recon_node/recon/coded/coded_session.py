@@ -80,6 +80,7 @@ from recon_node.recon.keys.sketch import Difference
 from recon_node.recon.session import (
     FETCHED_AT_ONCE,
     GAPS_PER_STEP,
+    HASHED_PER_STEP,
     LEARNED_PER_STEP,
     RemoteProtocolError,
     Side,
@@ -92,8 +93,6 @@ _MAX_WRONG: Final = 5
 _MAX_UNSALTED: Final = 3
 """Digests of both sides, the wrong one included, up to which a wrong one may get an estimate; a
 later one gets salted fingerprints."""
-_HASHED_PER_STEP: Final = 1000
-"""Keys that are hashed between two yields."""
 _IDS_PER_STEP: Final = 2000
 """Keys whose ids are made between two yields."""
 _ASKED_AT_ONCE: Final = 256
@@ -357,7 +356,7 @@ class CodedSession(TurnSession[Message]):
         side, number = self.side, 0
         ours = yield from side.keys.sums.lthash(key_range)
         digest, union = ours.digest(), ours.copy()
-        for part in side.left_out_parts(_HASHED_PER_STEP):
+        for part in side.left_out_parts(HASHED_PER_STEP):
             union.merge(LtHash.of(*part))
             side.keys.session_cost += HASH_COST * len(part)
             number += len(part)

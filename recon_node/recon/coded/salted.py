@@ -11,13 +11,10 @@ from recon_node.base.steps import Steps
 from recon_node.recon.coded.coded_reply import CodedReply
 from recon_node.recon.coded.messages import SALT_SIZE, fingerprint
 from recon_node.recon.keys.ordered_keys import KeyRange
-from recon_node.recon.keys.sha256a import lanes_of
-from recon_node.recon.session import RemoteProtocolError, Side
+from recon_node.recon.session import HASHED_PER_STEP, RemoteProtocolError, Side
 
 _MAX_HASHED: Final = 16
 """How many times over all keys are hashed in a session: an honest peer asks for six at most."""
-_HASHED_PER_STEP: Final = 1000
-"""Keys that are hashed between two yields."""
 
 
 def salt_of(ours: bytes, theirs: bytes) -> bytes:
@@ -30,7 +27,7 @@ class SaltedFingerprints:
 
     def __init__(self, side: Side, held: int) -> None:
         self._side = side
-        self._most = _MAX_HASHED * (held + _HASHED_PER_STEP)
+        self._most = _MAX_HASHED * (held + HASHED_PER_STEP)
         self.hashed = 0
         """Keys that were hashed so far."""
         self.salt = b""
@@ -61,12 +58,7 @@ class SaltedFingerprints:
         reply.forget_position()
         if theirs == fingerprint(lanes):
             return False
-        left_out = reply.left_out_to(upper)
-        for number, key in enumerate(left_out):
-            if number % _HASHED_PER_STEP == _HASHED_PER_STEP - 1:
-                yield
-            lanes += lanes_of(self.salt + key)
-        return not left_out or theirs != fingerprint(lanes)
+        return not (yield from reply.counts_left_out(upper, theirs, lanes, self.salt))
 
     def _lanes(self, gap: KeyRange, *, with_lower: bool) -> Steps[int]:
         """Return the salted lanes of our keys in a gap, in steps.
