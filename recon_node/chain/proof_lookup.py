@@ -10,7 +10,8 @@ the store the outcome:
     unknown      the chain has no such transaction                         asked again, rarely
     unsure       the same, but an endpoint that may have it is left alone  asked again, soon
     unconfirmed  the transaction is not in a final block yet               asked again, soon
-    failed       there was no usable answer                                asked again, soon
+    unanswered   endpoints work, and none has a usable answer to this      asked again, rarely
+    failed       no endpoint works, or they differ                         asked again, soon
 
 The first two settle a proof. The store keeps them, so that no settled proof is looked up again.
 After any other outcome the events stay pending, and the proof goes back into the queue, for longer
@@ -45,6 +46,7 @@ from recon_node.ceramic import InvalidEventError, check_transaction, expected_in
 from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, development_time_of
 from recon_node.chain.rpc import RpcProvider, open_provider
 from recon_node.chain.rpc_endpoint import (
+    AnswerError,
     ChainError,
     ChainReport,
     CoolingError,
@@ -75,6 +77,7 @@ _LOG_PAUSE: Final = 60.0
 _DELAYS: Final = {
     "unknown": Backoff(60.0, 86_400.0),
     "unconfirmed": Backoff(30.0, 600.0),
+    "unanswered": Backoff(2.0, 3600.0),
     "failed": Backoff(2.0, 300.0),
     "unsure": Backoff(2.0, 86_400.0),
     "bug": Backoff(3600.0, 86_400.0),
@@ -243,7 +246,8 @@ class _Follower:
                 cooling.append(error)
             except NoAnswerError as error:
                 self._log_failure(error)
-                outcomes.update(dict.fromkeys(wanting, _Outcome("failed")))
+                kind = "unanswered" if isinstance(error, AnswerError) else "failed"
+                outcomes.update(dict.fromkeys(wanting, _Outcome(kind)))
             except Exception:
                 logger.exception("A bug made a lookup fail", transaction=tx_hash)
                 outcomes.update(dict.fromkeys(wanting, _Outcome("bug")))

@@ -357,6 +357,23 @@ async def test_one_question_that_gets_errors_does_not_hold_up_the_others(clock, 
         await until(lambda: store.head == 32, 1_000)
 
 
+async def test_what_an_endpoint_has_no_answer_to_is_asked_ever_more_rarely(
+    clock, chain, url, store
+):
+    """Every five minutes, 1,500 anchors in blocks that it has pruned took all that the rate allows,
+    for good."""
+    chain.fault_for = lambda method, _: (
+        rpc_error(4444, "pruned") if method == "eth_getTransactionByHash" else None
+    )
+    await add(store, Document())
+    async with following(store, url) as anchors:
+        await until(lambda: anchors[0].lookups["failed"] == 13)
+    asked = zip(chain.times, chain.asked, strict=True)
+    tries = [at for at, (method, _) in asked if method == "eth_getTransactionByHash"]
+    pauses = [after - before for before, after in pairwise(tries)]
+    assert pauses == pytest.approx([min(2.0 * 2**n, 3600) for n in range(12)], rel=0.01, abs=1)
+
+
 async def test_errors_that_repeat_their_questions_do_not_fill_the_log(clock, chain, url, store):
     await add(store, *(Document(str(n)) for n in range(8)))
     chain.fault_for = lambda method, param: (
