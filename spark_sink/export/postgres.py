@@ -124,8 +124,10 @@ class Postgres:
         last = self._tokens.get(name)
         if last is not None and since(last).token == last:
             return None
-        with self._connected() as connection, connection.transaction():
-            taken, self._tokens[name] = self._take(connection.cursor(), name, since)
+        with self._connected() as connection:
+            self._prepare(connection)  # somebody may have dropped the schema since the last time
+            with connection.transaction():
+                taken, self._tokens[name] = self._take(connection.cursor(), name, since)
         return taken
 
     def close(self) -> None:
@@ -143,7 +145,6 @@ class Postgres:
                     client_encoding="UTF8",  # else that of the database, which may not be text
                     autocommit=True,  # transactions are blocks
                 )
-                self._prepare(self._connection)
             yield self._connection
         except psycopg.Error as error:
             is_passing = isinstance(error, psycopg.OperationalError)
@@ -181,6 +182,8 @@ class Postgres:
         text, known = cursor.fetchone() or (None, None)
         if not self._exists(cursor, name):  # or not any more
             text = known = None
+        elif cursor.execute(SQL("SELECT FROM {} LIMIT 1").format(self._table(name))).rowcount == 0:
+            text = None  # somebody may have emptied it
         token = None if text is None else Token.parse(text)
         changes = since(token)
         if changes.token == token:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from recon_node.ceramic import Event
 from recon_node.ceramic.builder import model_event
 from recon_node.ipld import CID
 from spark_sink.export.postgres import Postgres
+from spark_sink.query.changes import Changes
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables.tables import Tables
 
@@ -227,6 +229,20 @@ def test_a_table_that_was_dropped_comes_again(database: Server, tmp_path: Path) 
     )
     assert_is_the_table(database, tmp_path)
     database.run("DROP OWNED BY writer; DROP ROLE writer")
+
+
+@pytest.mark.parametrize(
+    "command", [f"DROP SCHEMA {SCHEMA} CASCADE", f"TRUNCATE {SCHEMA}.stream_states"]
+)
+def test_what_somebody_took_away_comes_again_with_the_next_change(database, tmp_path, command):
+    sink = filled(tmp_path, ROWS.slice(0, 20), names=["stream_states"])
+    with closing(Postgres(database.url, SCHEMA)) as target:
+        take = partial(target.take, "stream_states", partial(Changes, tmp_path, "stream_states"))
+        take()
+        database.run(command)
+        read_on(sink, ROWS)
+        take()
+    assert_is_the_table(database, tmp_path)
 
 
 def test_a_database_may_have_another_encoding(database, tmp_path, monkeypatch):
