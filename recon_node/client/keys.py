@@ -9,8 +9,11 @@ the node's file for `recon-node dag --key`, and PEM for the others.
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import shutil
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,6 +31,8 @@ from recon_node.ceramic.auth.signature import Cacao, verified_capability
 from recon_node.ipld import IpldError, multibase
 from recon_node.ipld.errors import required_for
 
+_PIPE_PATIENCE: Final = 10.0
+"""Seconds to wait for a pipe, such as that of `<(pass show key)`."""
 _MAX_CAPABILITY: Final = 2 * 1024 * 1024
 """Bytes of a file with a capability that are read: it is a part of an event."""
 
@@ -115,8 +120,7 @@ class Capability:
             KeyFileError: the file cannot be read, or does not hold a capability.
         """
         try:
-            with Path(path).open("rb") as file:
-                text = file.read(_MAX_CAPABILITY).decode("ascii")  # what is longer is not one
+            text = _read(path, _MAX_CAPABILITY).decode("ascii")  # what is longer is not one
             return cls(multibase.decode(text.strip()))
         except OSError as error:
             raise KeyFileError(f"the capability {path}: {reason_of(error)}") from None
@@ -216,8 +220,7 @@ class Key:
             KeyFileError: the file cannot be read, or as `parse`.
         """
         try:
-            with Path(path).open("rb") as file:
-                return cls.parse(file.read(_MAX_FILE))  # what is longer is not a key
+            return cls.parse(_read(path, _MAX_FILE))  # what is longer is not a key
         except OSError as error:
             raise KeyFileError(f"the key {path}: {reason_of(error)}") from None
         except KeyFileError as error:
@@ -297,6 +300,19 @@ def _read_pem(data: bytes) -> PrivateKey:
             f"it is on the curve {key.curve.name}; Ceramic supports secp256k1 and P-256"
         )
     raise KeyFileError("Ceramic does not support its kind of key: use Ed25519, secp256k1 or P-256")
+
+
+def _read(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the beginning of a file. Of a pipe, something must come within `_PIPE_PATIENCE`."""
+    not_yet = getattr(os, "O_NONBLOCK", 0)  # else a pipe is opened when somebody writes to it
+    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | not_yet)) as file:
+        if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            ready = select.poll()
+            ready.register(file, select.POLLIN)
+            if not ready.poll(_PIPE_PATIENCE * 1000):
+                raise TimeoutError(errno.ETIMEDOUT, "nothing comes from it")
+            os.set_blocking(file.fileno(), True)
+        return file.read(most)
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:

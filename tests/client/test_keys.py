@@ -1,8 +1,10 @@
 """Keys and their files."""
 
+import os
 import shutil
 import stat
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,20 @@ def test_a_missing_file(tmp_path: Path) -> None:
         Key.load(tmp_path / "key")
     with pytest.raises(KeyFileError, match="No such file"):
         Key.generate().save(tmp_path / "nowhere" / "key")
+
+
+def test_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of `<(pass show key)`; to open one ends when somebody writes to it."""
+    pipe, key = tmp_path / "key", Key.generate()
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as threads:
+        writing = threads.submit(pipe.write_bytes, key.to_bytes())
+        assert Key.load(pipe).did == key.did
+        writing.result()
+    monkeypatch.setattr(keys, "_PIPE_PATIENCE", 0.01)
+    for load in (Key.load, Capability.load):
+        with pytest.raises(KeyFileError, match="nothing comes from it"):
+            load(pipe)
 
 
 def test_a_capability_in_place_of_an_earlier_one(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Object stores that are real: a directory, S3 over HTTP (moto's server), a plain web server."""
 
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -167,6 +168,17 @@ def test_a_store_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(ObjectError, match=r"latest\.car in http"):
             Objects.open(url, timeout=0.3).get("latest.car")
         stopped.set()
+
+
+@pytest.mark.parametrize("name", ["latest.car", "backup.tar"])
+def test_a_pipe_is_not_an_object(name: str, tmp_path: Path) -> None:
+    """It was opened, which ends when somebody writes to it."""
+    os.mkfifo(tmp_path / name)
+    objects = Objects.open(str(tmp_path))
+    with pytest.raises(ObjectError, match="cannot be read: it is not a file"):
+        objects.get(name)
+    with pytest.raises(ObjectError, match="cannot be read: it is not a file"):
+        objects.fetch(name, tmp_path / "copy")
 
 
 def test_a_file_without_end_is_read_until_the_disk_has_no_room(tmp_path, monkeypatch) -> None:
