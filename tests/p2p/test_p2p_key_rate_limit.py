@@ -146,19 +146,29 @@ def test_keys_that_a_peer_does_not_take_are_hashed_in_short_steps_that_are_paid(
     assert keys.session_cost == HASH_COST * len(keys)
 
 
+def make(keys: KeyStore, key_range: KeyRange) -> int:
+    """Make a sketch, unless it is kept; return the cost."""
+    before = keys.sums.cost
+    for _ in keys.sums.sketch(key_range):
+        pass
+    return keys.sums.cost - before
+
+
 def test_a_range_that_is_used_often_is_kept_before_those_of_a_stranger():
-    keys = KeyStore(KEYS)
-    whole = KeyRange(b"", TOP)
-
-    def make(key_range: KeyRange) -> int:
-        before = keys.sums.cost
-        for _ in keys.sums.sketch(key_range):
-            pass
-        return keys.sums.cost - before
-
-    assert make(whole) == HASH_COST * len(keys)
+    keys, whole = KeyStore(KEYS), KeyRange(b"", TOP)
+    assert make(keys, whole) == HASH_COST * len(keys)
     for _ in range(8):
-        assert make(whole) == 0
+        assert make(keys, whole) == 0
     for number in range(3 * MAX_SKETCHES):
-        make(a_range(2000 + number))
-    assert make(whole) == 0
+        make(keys, a_range(2000 + number))
+    assert make(keys, whole) == 0
+
+
+def test_a_long_range_is_kept_before_a_strangers_short_ones_that_are_used_often():
+    """Short ranges cost little, and what this node wants nothing: it made that again and again."""
+    keys, whole = KeyStore(KEYS), KeyRange(b"", TOP)
+    make(keys, whole)
+    for number in range(3 * MAX_SKETCHES):
+        for _ in range(20):
+            make(keys, KeyRange(bytes([number]), bytes([number + 1])))
+    assert make(keys, whole) == 0

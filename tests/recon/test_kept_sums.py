@@ -1,6 +1,6 @@
 """The sketches and LtHashes that a store keeps of its ranges: right after any changes, and few."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from support.key_stores import small_store
 from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, id_of
 from recon_node.recon.keys import kept_sums
-from recon_node.recon.keys.kept_sums import KeptSums
+from recon_node.recon.keys.kept_sums import MAX_SKETCHES, KeptSums
 from recon_node.recon.keys.key_hashes import LtHash
 from recon_node.recon.keys.sketch import Sketch
 
@@ -101,13 +101,30 @@ def test_a_store_keeps_a_bounded_number_of_sums(make: Make, most: int) -> None:
     assert len(store.sums.kept) == most
 
 
-def test_no_slot_is_left_while_all_sketches_are_in_the_making() -> None:
-    store = KeyStore(b"%d" % n for n in range(500))
-    ranges = [KeyRange(b"", b"9" * n) for n in range(1, kept_sums.MAX_SKETCHES + 2)]
-    making = [store.sums.sketch(key_range) for key_range in ranges]
-    for steps in making[:-1]:
+def in_the_making(sums: KeptSums, ranges: Iterable[KeyRange]) -> list[Iterator[Any]]:
+    """Begin sketches of ranges."""
+    making: list[Iterator[Any]] = [sums.sketch(key_range) for key_range in ranges]
+    for steps in making:
         next(steps)
-    assert run_steps(making[-1]) is None
+    return making
+
+
+def test_no_slot_is_left_while_all_sketches_are_in_the_making() -> None:
+    """But for a longer range than those."""
+    store = KeyStore(b"%04d" % n for n in range(500))
+    making = in_the_making(store.sums, [KeyRange(bytes([n]), b"0400") for n in range(MAX_SKETCHES)])
+    assert run_steps(store.sums.sketch(KeyRange(b"", b"0300"))) is None
+    assert run_steps(store.sums.sketch(KeyRange(b"", b"0499"))) is not None
+    for steps in making[1:]:
+        assert run_steps(steps) is not None
+
+
+def test_sketches_that_nobody_makes_any_more_leave_their_slots() -> None:
+    """Whoever had some begun, and left, kept all others from having any, for good."""
+    store = KeyStore(b"%04d" % n for n in range(500))
+    making = in_the_making(store.sums, [KeyRange(bytes([n]), b"0400") for n in range(MAX_SKETCHES)])
+    del making
+    assert run_steps(store.sums.sketch(KeyRange(b"", b"0300"))) is not None
 
 
 FEW_CHANGES = st.lists(st.tuples(st.sampled_from([KeyStore.add, KeyStore.discard]), KEY))

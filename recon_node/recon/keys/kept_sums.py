@@ -33,9 +33,9 @@ from recon_node.recon.keys.sha256a import COUNT_SHIFT, id_sum
 from recon_node.recon.keys.sketch import COUNTS, Sketch
 
 MAX_SKETCHES: Final = 4
-"""Maximum sketches that a store keeps: those that were used most of late. Each takes half a MB."""
+"""Maximum sketches that a store keeps (`_worth`). Each takes half a MB."""
 MAX_HASHES: Final = 64
-"""Maximum LtHashes that a store keeps: those that were used most of late. Each takes 2 KiB."""
+"""Maximum LtHashes that a store keeps. Each takes 2 KiB."""
 _MANY_USES: Final = 64
 """Uses of a sum after which all are counted half."""
 _GROUPS: Final = 4
@@ -59,7 +59,7 @@ S = TypeVar("S", Sketch, LtHash)
 class _KeptSum:
     """A sum of the keys of a range, up to a bound while it is being made."""
 
-    __slots__ = ("done", "key_range", "noted", "reached", "sum", "uses")
+    __slots__ = ("done", "key_range", "makers", "noted", "reached", "sum", "uses")
 
     def __init__(self, key_range: KeyRange, empty: Sketch | LtHash, noted: int) -> None:
         self.key_range = key_range
@@ -69,6 +69,8 @@ class _KeptSum:
         self.reached = key_range.lower
         """The last key that was added on the way through the range."""
         self.done = False
+        self.makers = 0
+        """How many sessions are making it now."""
         self.uses = 0
         """How often it was asked for, of late."""
 
@@ -195,7 +197,7 @@ class KeptSums:
         while True:
             kept = self.kept.pop(name, None)  # it may have been forgotten meanwhile
             if kept is None:
-                if not self._make_room(kind, most):
+                if not self._make_room(kind, most, key_range):
                     return None
                 kept = _KeptSum(key_range, kind(), len(self._signs))
             self.kept[name] = kept  # as the latest
@@ -205,18 +207,30 @@ class KeptSums:
                 self._note_use(kept)
                 return kept.sum
             self.cost += kept.extend(self._keys)
-            yield
+            kept.makers += 1
+            try:
+                yield
+            finally:  # perhaps because the session has ended
+                kept.makers -= 1
 
-    def _make_room(self, kind: type, most: int) -> bool:
+    def _make_room(self, kind: type, most: int, key_range: KeyRange) -> bool:
+        """Forget the sum of least worth for a new one, unless somebody is making it and the new one
+        has no more keys; return whether there is room."""
         of_kind = [name for name in self.kept if name[0] is kind]
         if len(of_kind) < most:
             return True
-        done = [name for name in of_kind if self.kept[name].done]
-        if not done:
+        least = min(of_kind, key=self._worth, default=None)
+        if least is None:
             return False
-        # The one used least; of several, the one that was used the longest ago.
-        del self.kept[min(done, key=lambda name: self.kept[name].uses)]
+        if self.kept[least].makers and self._worth(least) >= self._keys.count(key_range):
+            return False
+        del self.kept[least]
         return True
+
+    def _worth(self, name: tuple[type, KeyRange]) -> int:
+        """Return what it would take to make a sum again, times its uses of late: so a stranger's
+        short ranges do not push out what every session needs, however often they are used."""
+        return (1 + self.kept[name].uses) * self._keys.count(name[1])
 
     def _note_use(self, used: _KeptSum) -> None:
         """Count a use; what was used long ago counts less and less."""
