@@ -34,6 +34,7 @@ from benchmarks.processes import cpu_seconds, family, memory
 from benchmarks.report import Row, command_line, machine, numbers, progress, show, write_rows
 from recon_node.ceramic import Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
+from recon_node.client import ModelDefinition
 from recon_node.testnet import TestnetNode
 
 OURS: Final = "recon-node"
@@ -57,18 +58,8 @@ _CLIENT: Final = httpx.Client()
 
 Node = TestnetNode | CeramicOneNode
 
-_DEFINITION: Final = {
-    "version": "2.0",
-    "name": "Note",
-    "accountRelation": {"type": "list"},
-    "interface": False,
-    "implements": [],
-    "schema": {
-        "type": "object",
-        "properties": {"n": {"type": "integer"}},
-        "additionalProperties": False,
-    },
-}
+_SCHEMA: Final = {"properties": {"n": {"type": "integer"}}}
+_DEFINITION: Final = ModelDefinition(name="Note", schema=_SCHEMA).to_json()
 
 
 @dataclass(frozen=True, slots=True)

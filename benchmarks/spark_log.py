@@ -31,24 +31,15 @@ from recon_node.api.server import serve
 from recon_node.base.errors import unwrapped
 from recon_node.ceramic import Event, Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
+from recon_node.client import ModelDefinition
 from recon_node.ipld import CID
 from recon_node.store import StoreError, open_store
 
 NETWORK = Network.local(5)
 KEY = SigningKey(bytes([7]) * 32)
-DEFINITION = {
-    "version": "2.0",
-    "name": "Post",
-    "accountRelation": {"type": "list"},
-    "interface": False,
-    "implements": [],
-    "schema": {
-        "type": "object",
-        "properties": {"title": {"type": "string"}, "body": {"type": "string"}},
-        "additionalProperties": False,
-    },
-}
-MODEL = model_event(KEY, DEFINITION)
+PROPERTIES = {"title": {"type": "string"}, "body": {"type": "string"}}
+DEFINITION = ModelDefinition(name="Post", schema={"properties": PROPERTIES})
+MODEL = model_event(KEY, DEFINITION.to_json())
 MODEL_ID = StreamId(StreamType.MODEL, MODEL.cid)
 _BATCH = 10_000
 

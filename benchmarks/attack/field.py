@@ -21,23 +21,14 @@ from nacl.signing import SigningKey
 from benchmarks.attack.measuring import Bounds, Row, is_so, watched
 from recon_node.ceramic import Event, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
+from recon_node.client import ModelDefinition
 from recon_node.ipld import multibase
 from recon_node.testnet import TestnetNode
 
 NETWORK: Final = "local-7"
 _FLAGS: Final = ("--network", NETWORK, "--sync-interval", "2", "--no-discovery")
-_MODEL: Final = {
-    "version": "2.0",
-    "name": "Model",
-    "accountRelation": {"type": "list"},
-    "interface": False,
-    "implements": [],
-    "schema": {
-        "type": "object",
-        "properties": {"a": {"type": "string"}},
-        "additionalProperties": False,
-    },
-}
+_SCHEMA: Final = {"properties": {"a": {"type": "string"}}}
+_MODEL: Final = ModelDefinition(name="Model", schema=_SCHEMA).to_json()
 _HONEST_VALUES: Final = 3
 OWNER: Final = SigningKey(b"the owner of the honest stream..")
 

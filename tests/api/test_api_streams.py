@@ -11,22 +11,14 @@ from recon_node.api.settings import Limits
 from recon_node.ceramic import Event, StreamId, StreamType
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ceramic.builder import data_event, init_event, model_event, signed_event
+from recon_node.client import ModelDefinition
 from recon_node.ipld import CID, DAG_CBOR, dag_cbor, multibase
 from recon_node.store import Store
 
-DEFINITION: dict[str, Any] = {
-    "version": "2.0",
-    "name": "Post",
-    "interface": False,
-    "implements": [],
-    "schema": {
-        "type": "object",
-        "properties": {"author": {"type": "string"}, "text": {"type": "string", "maxLength": 10}},
-        "additionalProperties": False,
-    },
-    "accountRelation": {"type": "list"},
-    "immutableFields": ["author"],
-}
+PROPERTIES = {"author": {"type": "string"}, "text": {"type": "string", "maxLength": 10}}
+DEFINITION = ModelDefinition(
+    name="Post", schema={"properties": PROPERTIES}, immutable_fields=["author"]
+).to_json()
 
 
 def put(init: Event, prev: Event, path: str, value: Any) -> Event:

@@ -11,26 +11,13 @@ from support.waiting import post_events, wait_until
 
 from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import init_event, model_event
+from recon_node.client import ModelDefinition
 from recon_node.ipld import multibase
 from recon_node.testnet import TestnetNode
 
 AUTHORS = [SigningKey(bytes([n]) * 32) for n in (1, 2, 3, 4)]
-SCHEMA = {
-    "type": "object",
-    "properties": {"n": {"type": "integer"}, "tangles": {"type": "object"}},
-    "additionalProperties": False,
-}
-MODEL = model_event(
-    AUTHORS[0],
-    {
-        "name": "Message",
-        "version": "2.0",
-        "accountRelation": {"type": "list"},
-        "interface": False,
-        "implements": [],
-        "schema": SCHEMA,
-    },
-)
+SCHEMA = {"properties": {"n": {"type": "integer"}, "tangles": {"type": "object"}}}
+MODEL = model_event(AUTHORS[0], ModelDefinition(name="Message", schema=SCHEMA).to_json())
 
 
 def write(node: TestnetNode, event: Event) -> None:

@@ -17,6 +17,7 @@ from support.time_events import time_event
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event
+from recon_node.client import ModelDefinition
 from recon_node.ipld import CID
 from recon_node.processes import process as processes
 from recon_node.streams import Stream, StreamStates, json_values
@@ -35,14 +36,7 @@ from spark_sink.upkeep import maintenance
 
 CHILD = Path(__file__).with_name("spark_child_process.py")
 KEY = SigningKey(bytes(range(32)))
-DEFINITION = {
-    "version": "2.0",
-    "name": "Post",
-    "interface": False,
-    "implements": [],
-    "schema": {"type": "object", "additionalProperties": False, "properties": {"a": {}}},
-    "accountRelation": {"type": "list"},
-}
+DEFINITION = ModelDefinition(name="Post", schema={"properties": {"a": {}}}).to_json()
 MODEL = model_event(KEY, DEFINITION)
 
 

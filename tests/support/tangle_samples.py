@@ -9,23 +9,15 @@ from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import init_event, model_event
+from recon_node.client import ModelDefinition
 from recon_node.tangles.classic_feed import signing_input
 
 ALICE, BOB, CAROL, DAVE = KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2, 3, 4)]
 TEXT = {"type": "string", "maxLength": 20}
-DEFINITION = {
-    "name": "Message",
-    "version": "2.0",
-    "accountRelation": {"type": "list"},
-    "interface": False,
-    "implements": [],
-    "schema": {
-        "type": "object",
-        "properties": {"text": TEXT, "timestamp": {"type": "number"}, "tangles": {}},
-        "required": ["text"],
-        "additionalProperties": False,
-    },
-}
+_PROPERTIES = {"text": TEXT, "timestamp": {"type": "number"}, "tangles": {}}
+DEFINITION = ModelDefinition(
+    name="Message", schema={"properties": _PROPERTIES, "required": ["text"]}
+).to_json()
 MODEL = model_event(ALICE, DEFINITION)
 THREAD = "thread"
 
