@@ -5,13 +5,15 @@ Several nodes in one process share the DHT's protocol id: all tests use the netw
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pytest
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 from support.waiting import eventually as eventually
@@ -45,6 +47,26 @@ PATIENCE = 60.0
 
 Held = tuple[EventId, bytes]
 """An event that someone holds: its EventId and CAR."""
+
+
+ELSEWHERE = "127.0.0.2"
+"""Where attackers come from; whoever is honest comes from 127.0.0.1."""
+needs_two_loopback_addresses = pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere 127.0.0.2 is not an address of the loopback"
+)
+
+
+@contextmanager
+def dialling_from(monkeypatch: pytest.MonkeyPatch, address: str) -> Iterator[None]:
+    """Make all connections of this process from an address."""
+    stock = trio.open_tcp_stream
+
+    async def from_there(host, port, **options):
+        return await stock(host, port, **options, local_address=address)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trio, "open_tcp_stream", from_there)
+        yield
 
 
 @asynccontextmanager

@@ -14,7 +14,16 @@ from libp2p.peer.peer_record import PeerRecord
 from libp2p.peer.peerinfo import PeerInfo, info_from_p2p_addr
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
-from p2p_support import NETWORK, PATIENCE, eventually, loopback_host, read_to_end
+from p2p_support import (
+    ELSEWHERE,
+    NETWORK,
+    PATIENCE,
+    dialling_from,
+    eventually,
+    loopback_host,
+    needs_two_loopback_addresses,
+    read_to_end,
+)
 
 from recon_node.ceramic import TESTNET_CLAY
 from recon_node.ipld import encode_varint
@@ -256,7 +265,10 @@ async def test_named_providers_may_have_addresses_of_any_kind():
 
 
 async def ask(client: Host, server: Host, kind=KadMessage.GET_PROVIDERS) -> KadMessage:
-    stream = await client.open_stream(server.peer_id, protocol_of(NETWORK))
+    return await ask_on(await client.open_stream(server.peer_id, protocol_of(NETWORK)), kind)
+
+
+async def ask_on(stream: PeerStream, kind=KadMessage.GET_PROVIDERS) -> KadMessage:
     frames = FrameStream(stream, MAX_ANSWER)
     await frames.send([KadMessage(type=kind, key=KEY).SerializeToString()], PATIENCE)
     answer = await frames.receive(PATIENCE)
@@ -269,7 +281,7 @@ async def ask(client: Host, server: Host, kind=KadMessage.GET_PROVIDERS) -> KadM
 async def hold(client: Host, server: Host, table: NetworkDHT, count: int) -> list[PeerStream]:
     """Open streams, and say nothing on them."""
     held = [await client.open_stream(server.peer_id, protocol_of(NETWORK)) for _ in range(count)]
-    await eventually(lambda: list(table._served.values()).count(client.libp2p.get_id()) == count)
+    await eventually(lambda: table._served[client.libp2p.get_id()] == count)
     return held
 
 
@@ -292,6 +304,27 @@ async def test_idle_streams_keep_nobody_out(monkeypatch):
             await hold(b, server, table, MAX_SERVED_PER_PEER)
             assert (await ask(c, server)).type == KadMessage.GET_PROVIDERS
             await read_to_end(held[0])  # the oldest was ended for that
+
+
+@needs_two_loopback_addresses
+async def test_a_crowd_at_one_address_ends_only_its_own_streams(monkeypatch):
+    monkeypatch.setattr(dht_server, "MAX_SERVED", MAX_SERVED_PER_PEER)
+    async with (
+        loopback_host() as server,
+        loopback_host() as honest,
+        loopback_host() as a,
+        loopback_host() as b,
+        table_of(server) as table,
+    ):
+        await honest.connect(server.addresses[0])
+        [stream] = await hold(honest, server, table, 1)
+        with dialling_from(monkeypatch, ELSEWHERE):
+            await a.connect(server.addresses[0])
+            await b.connect(server.addresses[0])
+        held = await hold(a, server, table, MAX_SERVED_PER_PEER - 1)
+        await hold(b, server, table, MAX_SERVED_PER_PEER - 1)
+        await read_to_end(held[0])
+        assert (await ask_on(stream)).type == KadMessage.GET_PROVIDERS
 
 
 async def test_a_large_request_is_not_read():

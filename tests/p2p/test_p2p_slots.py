@@ -3,14 +3,21 @@
 Attackers come from 127.0.0.2 and on, whoever is honest from 127.0.0.1.
 """
 
-import sys
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 import trio
 import trio.testing
-from p2p_support import PATIENCE, eventually, loopback_host, node, read_to_end
+from p2p_support import (
+    ELSEWHERE,
+    PATIENCE,
+    dialling_from,
+    eventually,
+    loopback_host,
+    needs_two_loopback_addresses,
+    node,
+    read_to_end,
+)
 
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.sync.event_stream import EVENTS_PROTOCOL
@@ -19,25 +26,7 @@ from recon_node.p2p.transport import hardening
 from recon_node.p2p.transport.hardening import inbound_slots
 from recon_node.p2p.transport.host import Host
 
-ELSEWHERE = "127.0.0.2"
 RECON = "/ceramic/recon/1.2.0"
-
-needs_two_loopback_addresses = pytest.mark.skipif(
-    sys.platform != "linux", reason="elsewhere 127.0.0.2 is not an address of the loopback"
-)
-
-
-@contextmanager
-def dialling_from(monkeypatch: pytest.MonkeyPatch, address: str) -> Iterator[None]:
-    """Make all connections of this process from an address."""
-    stock = trio.open_tcp_stream
-
-    async def from_there(host, port, **options):
-        return await stock(host, port, **options, local_address=address)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trio, "open_tcp_stream", from_there)
-        yield
 
 
 def test_our_own_dials_keep_a_part_of_the_connections():

@@ -11,6 +11,7 @@ of n addresses one with less than an n-th of the room never loses any.
 
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -27,7 +28,7 @@ from libp2p.records.validator import NamespacedValidator
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.ceramic import Network
-from recon_node.fairness.slots import address_block_of
+from recon_node.fairness.slots import Slots, address_block_of
 from recon_node.p2p.transport.addresses import is_dialable, likely
 
 LIFETIME: Final = 3600.0
@@ -160,7 +161,8 @@ MAX_ANSWER: Final = 256 * 1024
 MAX_PEERS_ANSWER: Final = 32 * 1024
 """Maximum bytes of an answer that lists the 20 closest peers."""
 MAX_SERVED: Final = 32
-"""Maximum streams at the same time. One more ends the oldest, so idle ones do not block others."""
+"""Maximum streams at the same time. One more ends the oldest of the address with the most, so that
+neither idle ones nor a crowd keep others out."""
 MAX_SERVED_PER_PEER: Final = 4
 """Maximum streams of one peer at the same time."""
 SERVE_LIMIT: Final = 30.0
@@ -218,25 +220,27 @@ class NetworkDHT(KadDHT):
         )
         self.provider_store = RecordStore(host)
         self._provider_rate_max = MAX_ANNOUNCES
-        self._served: dict[trio.CancelScope, ID] = {}
+        self._slots = Slots(MAX_SERVED, trio.current_time)
+        self._served = Counter[ID]()
+        """Streams of each peer."""
 
     async def handle_stream(self, stream: INetStream) -> None:
         """Serve a stream for a limited time; a few of one peer, and the newest of all peers."""
-        peer = stream.muxed_conn.peer_id
-        if list(self._served.values()).count(peer) >= MAX_SERVED_PER_PEER:
-            await stream.reset()
-            return
-        if len(self._served) >= MAX_SERVED:
-            oldest = next(iter(self._served))
-            del self._served[oldest]
-            oldest.cancel()
-        with trio.move_on_after(SERVE_LIMIT) as scope:
-            self._served[scope] = peer
-            try:
-                await self._do_handle_stream(stream)
-            finally:
-                self._served.pop(scope, None)
-        if scope.cancelled_caught:
+        peer, remote = stream.muxed_conn.peer_id, stream.get_remote_address()
+        is_served = False
+        if self._served[peer] < MAX_SERVED_PER_PEER:
+            with (
+                trio.move_on_after(SERVE_LIMIT) as scope,
+                self._slots.taken_by(remote[0] if remote else "", scope.cancel, busy=False) as slot,
+            ):
+                if slot is not None:
+                    self._served[peer] += 1
+                    try:
+                        await self._do_handle_stream(stream)
+                        is_served = True
+                    finally:
+                        self._served -= Counter([peer])
+        if not is_served:
             await stream.reset()
 
 
