@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -99,6 +100,8 @@ class DocumentSchema:
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._draft = draft_of(schema)
+        with _schema_errors():
+            jsonschema_rs.meta.validate(schema)  # while it has its annotations
         schema = normal_form(schema, self._draft)
         self._price = SchemaPrice.of(schema)
         is_by_member = schema.get("type") == "object" and _ABOUT_ALL.isdisjoint(schema)
@@ -130,7 +133,7 @@ class DocumentSchema:
         return self._by_member[1]
 
     def _compile(self, schema: dict[str, Any]) -> jsonschema_rs.Validator:
-        try:
+        with _schema_errors():
             # By name: the engine and the price must never differ about the draft.
             return _VALIDATORS[self._draft](
                 schema,
@@ -140,12 +143,6 @@ class DocumentSchema:
                 pattern_options=_options(self._price),
                 keywords=dict(zip(OWN_KEYWORDS, (_UniqueItems, _MultipleOf), strict=True)),
             )
-        except jsonschema_rs.ValidationError as error:
-            path = "".join(f"/{part}" for part in error.instance_path)
-            message = _NOT_A_PATTERN if error.message == _NOT_A_REGEX else error.message
-            raise SchemaError(f"{message}{path and f' at {path}'}") from None
-        except ValueError as error:
-            raise SchemaError(str(error)) from None
 
     def error(
         self, content: Any, weight: int, budget: Budget, touched: Set[str] | None = None
@@ -243,6 +240,18 @@ class DocumentSchema:
             path = "".join(f"/{part}" for part in error.instance_path)
             return f"the model's schema: {error.message}{path and f' at {path}'}"
         raise RuntimeError("content is invalid by a schema, but there is no error")
+
+
+@contextmanager
+def _schema_errors() -> Iterator[None]:
+    try:
+        yield
+    except jsonschema_rs.ValidationError as error:
+        path = "".join(f"/{part}" for part in error.instance_path)
+        message = _NOT_A_PATTERN if error.message == _NOT_A_REGEX else error.message
+        raise SchemaError(f"{message}{path and f' at {path}'}") from None
+    except ValueError as error:
+        raise SchemaError(str(error)) from None
 
 
 class _Paid(NamedTuple):

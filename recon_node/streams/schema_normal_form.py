@@ -1,10 +1,10 @@
 """The normal form of a model's schema: what checks a document, and nothing else.
 
 Theory of operation. The verdict about a document is that of ajv for draft 2020-12 with formats off,
-by which js-ceramic checks documents. So `format`, `contentEncoding` and `contentMediaType` are
-annotations, whatever draft `$schema` names, and are left out, as are `default` and `examples`. A
-`$ref` may name an `$anchor` or an `$id`; in the normal form each is a JSON Pointer into the schema.
-`const` and `enum` are data: what looks like a keyword there is none.
+as for ceramic-one. So `format`, `contentEncoding` and `contentMediaType` are annotations, whatever
+draft `$schema` names, and are left out, as are `default` and `examples`. A `$ref` may name an
+`$anchor` or an `$id`; in the normal form each is a JSON Pointer into the schema. `const` and `enum`
+are data: what looks like a keyword there is none.
 
 Patterns with look-around or backreferences are matched by backtracking; in the normal form they
 apply to short texts only.
@@ -48,8 +48,11 @@ _ANNOTATIONS: Final = (
 )
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _DRAFTS: Final = {
-    **{f"json-schema.org/{name}/schema": name for name in ("draft-04", "draft-06", "draft-07")},
-    **{f"json-schema.org/draft/{name}/schema": name for name in ("2019-09", "2020-12")},
+    **{
+        f"http://json-schema.org/{name}/schema": name
+        for name in ("draft-04", "draft-06", "draft-07")
+    },
+    **{f"https://json-schema.org/draft/{name}/schema": name for name in ("2019-09", "2020-12")},
 }
 _OLDEST: Final = ("draft-04", "draft-06")
 """Drafts without `if`."""
@@ -88,10 +91,8 @@ def draft_of(schema: dict[str, Any]) -> str:
     if "$schema" not in schema:
         return "2020-12"
     address = schema["$schema"]
-    if isinstance(address, str):
-        name = re.sub("^https?://", "", address).removesuffix("#")
-        if name != address and name in _DRAFTS:
-            return _DRAFTS[name]
+    if isinstance(address, str) and (draft := _DRAFTS.get(address.removesuffix("#"))):
+        return draft
     raise SchemaError(f"its '$schema' is {address!r}, which is not a draft of JSON Schema")
 
 
