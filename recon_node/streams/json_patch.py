@@ -248,7 +248,7 @@ class _Run:
 
     def _move(self, source: tuple[str, ...], path: tuple[str, ...]) -> None:
         value = self._get(source)
-        if source == path:
+        if source == path != ():
             return
         if path[: len(source)] == source:
             raise JsonPatchError("a value cannot be moved into itself")
@@ -287,9 +287,7 @@ class _Run:
 
     def _remove(self, path: tuple[str, ...]) -> JsonSize:
         if not path:
-            size = self._size(self.document)
-            self._set_root(None, JsonSize(weigh_leaf(None), 0, 0))
-            return size
+            raise JsonPatchError("the whole document can be replaced, not removed")
         parent, last = self._open(path), path[-1]
         size = self._size(_member(parent, last))
         self.weight -= size.weight
