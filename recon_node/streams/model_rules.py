@@ -21,7 +21,7 @@ event. The definition after an event never changes, so later events of the model
 affect existing documents.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Set
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from recon_node.ceramic import Event, InitHeader, StreamId, StreamIdError, StreamType
@@ -63,6 +63,8 @@ _FORMS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 _TO_ANY_MODEL: Final = ("document", "relationDocument")
 """Types that need not name a model, since version 2.0."""
 _SINCE_2: Final = ("relationSetFrom",)
+_TYPES: Final = 6
+"""Types of streams that ceramic-one knows, from 0."""
 _ABSENT: Final = object()
 _STEPS_PER_FIELD: Final = 1_000
 """Steps to write a number as text, or to read a StreamID."""
@@ -299,7 +301,7 @@ class _DocumentRules:
         return [
             f"the field {name!r} should hold the StreamID of a document"
             for name in self._links
-            if after.get(name) is not None and not _is_id(after[name], StreamType.MODEL_INSTANCE)
+            if after.get(name) is not None and not _is_id(after[name], (StreamType.MODEL_INSTANCE,))
         ]
 
 
@@ -360,13 +362,12 @@ def _are_texts(value: Any) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _is_id(value: Any, stream_type: StreamType | None = None) -> bool:
-    """Whether it is the StreamID of a stream, of that type if one is given, as text."""
+def _is_id(value: Any, types: Container[int] = range(_TYPES)) -> bool:
+    """Whether it is the StreamID of a stream of one of these types, as text."""
     try:
-        found = StreamId.parse(value).type if isinstance(value, str) else None
+        return isinstance(value, str) and StreamId.parse(value).type in types
     except StreamIdError:
         return False
-    return found is not None and (stream_type is None or found == stream_type)
 
 
 def _as_text(value: Any) -> str:
