@@ -33,6 +33,7 @@ _RESERVE: Final = 1 << 30
 _RESERVED_PART: Final = 20
 _PRIVATE_DIRECTORY: Final = 0o700
 _OTHERS: Final = 0o077
+_ALL_OTHERS: Final = 0o007
 _SCRATCH: Final = ".recon-node.part"
 """The folder in a data directory for files that are not complete."""
 _TEMPORARY: Final = "recon-node-files-"
@@ -109,11 +110,16 @@ def room_at(directory: Path) -> int:
 
 
 def is_exposed(path: Path) -> bool:
-    """Whether other users of this machine may read a file, which should be a secret."""
+    """Whether other users of this machine may read a file, which should be a secret.
+
+    A file of another user, such as a credential of systemd or a secret of Kubernetes, which belong
+    to root, may be read by its group: otherwise this process could not.
+    """
     try:
-        return bool(path.stat().st_mode & _OTHERS)
+        status = path.stat()
     except OSError:
         return False
+    return bool(status.st_mode & (_OTHERS if status.st_uid == os.geteuid() else _ALL_OTHERS))
 
 
 def read_secret(path: Path, encoding: str = "utf-8") -> str:

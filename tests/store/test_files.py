@@ -173,6 +173,18 @@ def test_a_directory_is_made_private_with_its_files(tmp_path: Path) -> None:
     assert not is_exposed(secret)
 
 
+def test_a_secret_of_root_may_be_read_by_its_group(tmp_path: Path, monkeypatch) -> None:
+    """As those that systemd and Kubernetes give to a process of another user."""
+    secret = tmp_path / "secret"
+    secret.write_text("")
+    secret.chmod(0o440)
+    assert is_exposed(secret)
+    monkeypatch.setattr(os, "geteuid", lambda: secret.stat().st_uid + 1)
+    assert not is_exposed(secret)
+    secret.chmod(0o444)
+    assert is_exposed(secret)
+
+
 @pytest.mark.parametrize("use", ["a directory of its own", "files of all users"])
 def test_a_directory_with_other_uses_is_not_closed_to_others(tmp_path: Path, use: str) -> None:
     """As `/` and `/tmp`, which somebody has named by mistake."""
