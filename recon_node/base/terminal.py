@@ -28,6 +28,7 @@ import click
 from recon_node import DEFAULT_URL
 from recon_node.base.errors import without_passwords
 from recon_node.base.files import is_exposed, read_secret
+from recon_node.base.program import INTERRUPTED, open_standard_streams
 
 if TYPE_CHECKING:
     from recon_node.base.connection import ClientError
@@ -86,6 +87,25 @@ def output_written() -> Iterator[None]:
         if error.errno in _IS_FULL:
             echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
         sys.exit(1)
+
+
+class ProgramGroup(click.Group):
+    """The commands of a program. It exits with 1 if standard output is full or closed, and with
+    130 on Ctrl-C, where click alone has 1."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command, and make sure that everything it printed is written."""
+        open_standard_streams()
+        with output_written():
+            return super().main(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            echo("Aborted!", err=True)
+            ctx.exit(INTERRUPTED)
 
 
 def discard_output() -> None:

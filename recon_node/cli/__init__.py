@@ -18,23 +18,18 @@ In reading order:
     backup_commands    `backup` and `restore`
 """
 
-from recon_node.base.program import (
-    INTERRUPTED,
-    no_garbage_collection,
-    open_standard_streams,
-    quietly_interrupted,
-)
+from recon_node.base.program import no_garbage_collection, quietly_interrupted
 
 with quietly_interrupted():
     from importlib import import_module
     from importlib.util import find_spec
-    from typing import Any, Final
+    from typing import Final
 
     import click
     from click.shell_completion import CompletionItem
 
     from recon_node import __version__
-    from recon_node.base.terminal import echo, output_written
+    from recon_node.base.terminal import ProgramGroup
 
 __all__ = ["import_command", "main"]
 
@@ -77,11 +72,8 @@ def import_command(module: str, name: str) -> click.Command:
     return command
 
 
-class _MainGroup(click.Group):
-    """The commands, imported when needed: `commands` has their names.
-
-    Exit code 1 if standard output is full or closed.
-    """
+class _MainGroup(ProgramGroup):
+    """The commands, imported when needed: `commands` has their names."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
@@ -101,20 +93,6 @@ class _MainGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; exit code 130 on Ctrl-C, where click alone has 1."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            echo("Aborted!", err=True)
-            ctx.exit(INTERRUPTED)
-
-    def main(self, *args: Any, **extra: Any) -> Any:
-        """Run a command, and make sure that everything it printed is written."""
-        open_standard_streams()
-        with output_written():
-            return super().main(*args, **extra)
 
 
 def _version_message() -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recon_node.base import timing
-from recon_node.base.program import open_standard_streams, stop_signals
-from recon_node.base.terminal import ByteSize, CommandError, echo, output_written
+from recon_node.base.program import stop_signals
+from recon_node.base.terminal import ByteSize, CommandError, ProgramGroup, echo
 from spark_sink.cli.event_printer import EventPrinter, json_lines_option
 from spark_sink.cli.export_commands import export
 from spark_sink.cli.options import (
@@ -66,22 +66,13 @@ _ENV_PREFIX = "SPARK_SINK"
 """What the environment variables of options begin with."""
 
 
-class _Group(click.Group):
-    """Reports errors in one line, as click does, with exit code 1; exits with 130 on Ctrl-C."""
-
-    def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command of the command line, and make sure that all it printed is written."""
-        open_standard_streams()
-        with output_written():
-            return super().main(*args, **extra)
+class _Group(ProgramGroup):
+    """Reports errors in one line, as click does, with exit code 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # shells expect 130, click alone exits with 1
-            echo("Aborted!", err=True)
-            ctx.exit(130)
         except SinkError as error:
             raise CommandError(str(error)) from error
         except UnicodeEncodeError as error:  # Python's text for bytes that are not UTF-8
