@@ -104,7 +104,7 @@ class P2P:
         self._sessions = Sessions(context, self._history)
         self._reconciler = Reconciler(context, self._sync, versions, rate_limit, self._sessions)
         self._events = EventServer(context, rate_limit)
-        self._gossip = InterestGossip(context, self._sync, nursery)
+        self._gossip = InterestGossip(context, self._sync, nursery, rate_limit.pay)
         self._candidates = Candidates(
             host, book, store.wanted, self._overlap.shares, settings.max_connections
         )

@@ -20,6 +20,7 @@ from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import Network, StreamId, StreamType, sort_value_range
 from recon_node.ceramic.builder import init_event, model_event
+from recon_node.fairness.pacing import TokenBuckets
 from recon_node.p2p.context import Context, Counters
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers import interest_gossip
@@ -27,11 +28,14 @@ from recon_node.p2p.peers.book import INTEREST_LIFETIME, MAX_KEPT, PeerBook
 from recon_node.p2p.peers.interest_gossip import (
     BASE_COST,
     BURST,
+    RANGE_COST,
     RATE,
+    STATEMENT_COST,
     STATEMENT_TIMEOUT,
     InterestGossip,
 )
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL, MAX_STATEMENT, state
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.transport.guarded_connection import unlimited
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.store import Interest
@@ -190,6 +194,7 @@ class MemoryPeerStream:
     def __init__(self, stream: trio.StapledStream, peer_id: str) -> None:
         self._stream = stream
         self.peer_id = peer_id
+        self.address = "192.0.2.1"
         self.account = unlimited().account(peer_id)
         self.receive_some = stream.receive_some
         self.send_all = stream.send_all
@@ -210,7 +215,10 @@ class Side:
         self.opened = 0
         store = SimpleNamespace(network=NETWORK, wanted=self.wanted)
         context = Context(self, store, self.book, LOOPBACK, Counters())
-        self.gossip = InterestGossip(context, lambda _, ranges: self.about.append(ranges), nursery)
+        self.rate_limit = KeyRateLimit()
+        self.gossip = InterestGossip(
+            context, lambda _, ranges: self.about.append(ranges), nursery, self.rate_limit.pay
+        )
 
     def is_connected(self, peer_id: str) -> bool:
         return self.connected
@@ -354,6 +362,21 @@ async def test_statements_are_read_no_faster_than_the_allowance(two, autojump_cl
         assert other.gossip.counters.statements_received == pytest.approx(
             (BURST + trio.current_time() * RATE) / cost, abs=2
         )
+
+
+async def test_statements_on_ever_new_streams_are_paid_by_their_address(two, autojump_clock):
+    """Each stream had an allowance of its own, and any statement has our interests compared."""
+    _, other = two
+    most = 100
+    cost = STATEMENT_COST + RANGE_COST * 2
+    other.rate_limit._buckets = TokenBuckets(most * cost, 1e-6, 10)
+    frame = encode_frame(state(NETWORK, [range_of(BLOG)]).encode())
+    for _ in range(10):
+        near = serve(other)
+        await near.send_all(frame * (most // 2))
+        await trio.sleep(1)
+        await near.aclose()
+    assert most - 1 <= other.gossip.counters.statements_received <= most
 
 
 async def test_a_statement_about_another_network_says_nothing_about_this_one(two, autojump_clock):

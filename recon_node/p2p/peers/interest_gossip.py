@@ -14,12 +14,13 @@ own. Each side sees this from the digest in the statement that arrives, which is
 latest one. Then the side with the smaller peer id starts the sync.
 
 Limits: one stream and one statement of bounded size for each peer, and a token bucket of bytes: a
-node reads no faster than that, so that flow control slows down a peer that sends more.
+node reads no faster than that, so that flow control slows down a peer that sends more. A stream
+has a bucket of its own, but what comparing ranges takes is counted by address.
 """
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -58,6 +59,10 @@ RATE: Final = 4096.0
 """Bytes of statements that a peer may send each second in the long run."""
 BASE_COST: Final = 256
 """Bytes that are added to the size of each statement."""
+STATEMENT_COST: Final = 20_000
+"""What it takes to read a statement, in looks at a key (`key_rate_limit`)."""
+RANGE_COST: Final = 300
+"""What it takes to compare a range of either side with those of the other."""
 STATEMENT_TIMEOUT: Final = 5.0
 """Seconds for which a sync waits for the statement of a peer that speaks the protocol."""
 REOPEN_BACKOFF: Final = Backoff(first=1.0, longest=60.0)
@@ -91,6 +96,7 @@ class InterestGossip:
     Register `serve` with the host, and call `meet` with each peer that has identified itself.
     `on_common` is called with a peer and ranges that are now of common interest, when it is up to
     this node to start a sync about them. The tasks that send statements run in `nursery`.
+    `pay` counts what is computed for an address, and waits until more may be.
     """
 
     def __init__(
@@ -98,12 +104,14 @@ class InterestGossip:
         context: Context,
         on_common: Callable[[str, Sequence[KeyRange]], None],
         nursery: trio.Nursery,
+        pay: Callable[[str, float], Awaitable[None]],
     ) -> None:
         self._host, self._book = context.host, context.book
         self._settings, self.counters = context.settings, context.counters
         self._network, self._wanted = context.store.network, context.store.wanted
         self._on_common = on_common
         self._nursery = nursery
+        self._pay = pay
         self._senders: dict[str, _Sender] = {}
         self._listening: dict[str, trio.CancelScope] = {}
         self._digests: dict[str, bytes] = {}
@@ -169,6 +177,8 @@ class InterestGossip:
                 return
             statement = decode(data)
             stream.account.hold("interests", MEMORY_PER_PREFIX * len(statement.prefixes))
+            compared = len(statement.prefixes) + len(self._wanted.ranges)
+            await self._pay(stream.address, STATEMENT_COST + RANGE_COST * compared)
             self._take(stream.peer_id, statement)
             await trio.sleep(_pay(bucket, data))
             until_begun = math.inf

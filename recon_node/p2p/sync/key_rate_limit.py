@@ -6,7 +6,8 @@ hash have to be made. So the keys that are looked at are counted. Each address b
 address, an IPv6 /56) has a bucket of `KEYS_AT_ONCE` looks, which fills up by `KEYS_PER_SECOND`; a
 peer that has emptied it waits. Peer ids cost nothing, so they do not count.
 
-`sessions.Meter` has sessions pay, `event_server.Searches` requests for ids. A request for a single
+`sessions.Meter` has sessions pay, `event_server.Searches` requests for ids, and `interest_gossip`
+statements. A request for a single
 id may take a look at every key, about 10 ms for a million. For each event that is found, the peer
 gets looks back, because sending an event takes longer than looking at that many keys. So an honest
 peer, which asks for hundreds of events at a time, never waits.
@@ -43,6 +44,11 @@ class KeyRateLimit:
     def spend(self, address: str, keys: float) -> None:
         """Count keys that are looked at; give them back if the number is negative."""
         self._bucket_of(address).spend(keys, trio.current_time())
+
+    async def pay(self, address: str, keys: float) -> None:
+        """Count keys, or work that takes as long, and wait until `allows`."""
+        self.spend(address, keys)
+        await self.wait(address)
 
     async def wait(self, address: str) -> None:
         """Wait until `allows`; at least for a turn of the other tasks."""
