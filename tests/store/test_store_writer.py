@@ -18,6 +18,7 @@ from recon_node.store import Interest, Store, StoreError, StoreSettings, Verdict
 from recon_node.store.admission.shares import Marks
 from recon_node.store.db import log_schema
 from recon_node.store.db.log import EventLog
+from recon_node.store.db.sql import insert_rows
 from recon_node.store.intake import Writer
 from recon_node.store.reading import Reader
 from recon_node.verification import Facts, Unreadable, check_event, verifiers
@@ -35,6 +36,16 @@ async def test_callers_share_batches(store: Store) -> None:
             nursery.start_soon(submit, store, event.car)
     assert sorted(v.position or 0 for v in verdicts) == list(range(1, 61))
     assert store.batch_durations["ok"].count <= 3
+
+
+def test_rows_of_any_number_are_inserted() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE numbers (number, text)")
+    for count in (0, 1, 50, 51, 249, 250, 251, 549, 1_000):
+        rows = [(number, f"{number}") for number in range(count)]
+        insert_rows(connection, "INSERT INTO numbers (number, text) VALUES", iter(rows))
+        assert connection.execute("SELECT * FROM numbers").fetchall() == rows
+        connection.execute("DELETE FROM numbers")
 
 
 class Steps(trio.abc.Instrument):

@@ -8,7 +8,7 @@ import errno
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,8 +29,10 @@ CARS_AT_ONCE: Final = 500
 """Rows with CARs that are read at a time."""
 MIGRATED_AT_ONCE: Final = 1000
 """Rows that a migration reads at a time."""
-_ROWS_PER_STATEMENT: Final = 64
-"""Rows that one statement inserts. Statements are remembered by their text, 128 of them."""
+_ROWS_PER_STATEMENT: Final = 250
+_LAST_ROWS: Final = 50
+"""Rows that one statement inserts, and of the rest. Statements are remembered by their text, 128 of
+them; one for another number of rows has to be compiled, which takes longer the more there are."""
 MAX_REASON: Final = 500
 """Characters of a reason that are kept."""
 _BUGS: Final = (
@@ -87,8 +89,10 @@ def insert_rows(
     A step of a statement opens its cursors anew, and gives up the interpreter's lock, which another
     thread may then keep for a while. So a statement for each row takes half as long again.
     """
-    left = iter(rows)
-    while part := list(islice(left, _ROWS_PER_STATEMENT)):
+    left = list(rows)
+    while left:
+        size = _ROWS_PER_STATEMENT if len(left) >= _ROWS_PER_STATEMENT else _LAST_ROWS
+        part, left = left[:size], left[size:]
         marks = f"({', '.join('?' * len(part[0]))})"
         connection.execute(f"{sql} {', '.join([marks] * len(part))}", list(chain(*part)))
 
