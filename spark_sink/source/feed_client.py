@@ -11,15 +11,16 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import httpx
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recon_node.base.connection import ClientError, http_options, usable_proxy
+from recon_node.base.connection import Answer, ClientError, http_options, usable_proxy
+from recon_node.base.errors import plain
 from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import multibase
@@ -52,6 +53,19 @@ _TOKEN: Final = (
     "give it to spark-sink by --token-file or RECON_NODE_TOKEN, or to the source 'recon' by its "
     "option token"
 )
+_MAX_ANSWER: Final = 16 * 1024 * 1024
+"""Bytes of an answer that is read at once."""
+_MAX_REASON: Final = 500
+"""Characters of a node's message that an error quotes."""
+_NO_STREAM: Final = (
+    httpx.HTTPError,
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    RecursionError,
+    MemoryError,
+)
+"""What reading raises if an answer is not a whole stream of Arrow's, or claims to be a huge one."""
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """The end of an Arrow stream; one that was cut off between two batches looks complete otherwise."""
 
@@ -59,13 +73,16 @@ _ED25519_PEER_ID: Final = bytes.fromhex("002408011220")
 _KEY_SIZE: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+_Position = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Epoch = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z._:-]{1,100}\Z")]
+
+
+class Head(msgspec.Struct, frozen=True):
     """The feed holds the positions (low, head] of the log `epoch`."""
 
-    epoch: str
-    low: int
-    head: int
+    epoch: _Epoch
+    low: _Position
+    head: _Position
 
 
 class Feed:
@@ -171,12 +188,11 @@ class Feed:
             except FeedUnreachableError as error:
                 retry.wait(error)
 
-    def ask(
-        self, path: str, timeout: httpx.Timeout = _TIMEOUT, **params: float | str
-    ) -> httpx.Response:
+    def ask(self, path: str, timeout: httpx.Timeout = _TIMEOUT, **params: float | str) -> Answer:
         """Return the answer to a question about the feed, for `check_status`."""
         try:
-            return self._client.get(path, params=params, timeout=timeout)
+            with self._client.stream("GET", path, params=params, timeout=timeout) as response:
+                return self._whole(response, timeout)
         except httpx.HTTPError as error:
             raise _connection_error(self.url, error) from None
 
@@ -189,7 +205,7 @@ class Feed:
             prefix: what their EventIds have after the network id.
             size: of the parts, in bytes after the prefix.
         """
-        response = self.ask(
+        answer = self.ask(
             "/ceramic/feed/sha256a",
             _HASH_TIMEOUT,
             upto=upto,
@@ -197,48 +213,61 @@ class Feed:
             prefix=prefix.hex(),
             size=size,
         )
-        self.check_status(response, epoch)
-        answer: dict[str, Any] = response.json()
-        return answer
+        self.check_status(answer, epoch)
+        hashes: dict[str, Any] = answer.json
+        return hashes
 
-    def check_status(self, response: httpx.Response, epoch: str = "") -> None:
+    def check_status(self, answer: Answer, epoch: str = "") -> None:
         """Check that an answer is that of a feed, of the log `epoch` if one was named."""
-        status = response.status_code
+        status = answer.status
         if status == httpx.codes.GONE:
             raise _epoch_changed(self.url, "another log", f"log {epoch}")
-        if status in (408, 429) or response.is_server_error:
+        if status in (408, 429) or httpx.codes.is_server_error(status):
             raise FeedUnreachableError(
-                f"the node at {self.url} answered {status}: {reason_of(response)}"
+                f"the node at {self.url} answered {status}: {_reason_of(answer)}"
             )
         if status == httpx.codes.UNAUTHORIZED:
             what = "refuses the token" if self._token else "requires a token"
             raise FeedRefusedError(f"the node at {self.url} {what} (401): {_TOKEN}")
-        if not response.is_success:
+        if not answer.is_success:
             raise FeedRefusedError(
                 f"the node at {self.url} does not serve its feed; it answered {status}: "
-                f"{reason_of(response)}"
+                f"{_reason_of(answer)}"
             )
 
     def signer(self) -> str | None:
         """Return the did:key by which the node signs its snapshots; None if it does not say."""
-        response = self.ask("/ceramic/recon", _HEAD_TIMEOUT)
-        self.check_status(response)
+        answer = self.ask("/ceramic/recon", _HEAD_TIMEOUT)
+        self.check_status(answer)
         try:
-            raw = multibase.decode("z" + str(response.json().get("peer_id", "")))
+            raw = multibase.decode("z" + str(answer.json.get("peer_id", "")))
         except (ValueError, AttributeError):
             return None
         return ed25519_did(raw[-_KEY_SIZE:]) if raw[:-_KEY_SIZE] == _ED25519_PEER_ID else None
 
     def _head_once(self, long_poll: Mapping[str, float] | None) -> Head:
-        response = self.ask("/ceramic/feed/head", _HEAD_TIMEOUT, **(long_poll or {}))
-        self.check_status(response)
+        answer = self.ask("/ceramic/feed/head", _HEAD_TIMEOUT, **(long_poll or {}))
+        self.check_status(answer)
         try:
-            body = response.json()
-            return Head(str(body["epoch"]), int(body["low"]), int(body["head"]))
-        except (ValueError, KeyError, TypeError):
+            return msgspec.convert(answer.json, Head)
+        except msgspec.ValidationError:
             raise FeedRefusedError(
                 f"{self.url}/ceramic/feed/head is not a feed of a recon-node: is the URL right?"
             ) from None
+
+    def _whole(self, response: httpx.Response, timeout: httpx.Timeout) -> Answer:
+        """Return an answer that is neither endless nor comes a byte at a time, for ever."""
+        deadline = time.monotonic() + (timeout.read or 0.0)
+        body = bytearray()
+        for piece in response.iter_raw():  # nothing is compressed, unless to fill the memory
+            body += piece
+            if len(body) > _MAX_ANSWER:
+                raise FeedRefusedError(
+                    f"the node at {self.url} answered with more than {_MAX_ANSWER} bytes"
+                )
+            if time.monotonic() > deadline:
+                raise httpx.ReadTimeout("timed out")
+        return Answer.of(response, bytes(body))
 
     def _read_once(
         self, after: int, upto: int, epoch: str, columns: pa.Schema
@@ -256,45 +285,69 @@ class Feed:
         """Yield the batches of an answer, as far as they arrive completely."""
         try:
             with self._client.stream("GET", _ARROW, params=params) as response:
-                if response.is_error:
-                    response.read()
-                self.check_status(response, str(params.get("epoch", "")))
-                raw = _ResponseBody(response)
+                if not response.is_success:
+                    answer = self._whole(response, _TIMEOUT)
+                    self.check_status(answer, str(params.get("epoch", "")))
+                raw = _ResponseBody(response, max(self.patience, _TIMEOUT.read or 0.0))
                 stream = pa.ipc.open_stream(io.BufferedReader(raw, _READ_BUFFER_BYTES))
                 self._check_filters(stream.schema)
                 for batch in stream:
                     if batch.num_rows:
                         yield batch
+                    if batch.num_rows or self.filters:
+                        raw.wait()
                 if raw.tail != _END_OF_STREAM:
                     raise OSError("its answer was cut off")
-        except (httpx.HTTPError, pa.ArrowInvalid, OSError) as error:  # interrupted or cut off
+        except _NO_STREAM as error:  # interrupted or cut off
             raise _connection_error(self.url, error) from None
 
     def _checked(
         self, batch: pa.RecordBatch, after: int, upto: int, columns: pa.Schema
     ) -> pa.RecordBatch:
+        if batch.num_rows > upto - after:
+            raise self._misplaced(f"{batch.num_rows} rows", after, upto)
         checked = self._shaped(batch, columns)
         positions = checked.column("position")
         first, last = positions[0].as_py(), positions[-1].as_py()
         right = _ascends(positions) and after < first and last <= upto
         # Ascending integers have no gaps if their count equals the distance between their ends.
         if not right or not (self.filters or last == after + len(positions)):
-            raise FeedRefusedError(
-                f"the node at {self.url} served the positions {first} to {last} "
-                f"instead of {after + 1} to {upto}: is it a recon-node, and is it undamaged?"
-            )
+            raise self._misplaced(f"the positions {first} to {last}", after, upto)
+        for field, column in zip(columns, checked.columns, strict=True):
+            if column.null_count and not field.nullable:
+                raise self._unexpected(f"a null in {field.name}")
+        if columns == FEED:
+            self._check_values(checked)
         return checked
+
+    def _check_values(self, rows: pa.RecordBatch) -> None:
+        """Check what would stop a reader of the tables for good."""
+        if pc.min(pc.binary_length(rows.column("stream_cid"))).as_py() == 0:
+            raise self._unexpected("an empty stream_cid")
+        try:
+            pc.min_max(rows.column("delivered_at")).as_py()
+        except (OverflowError, ValueError) as error:
+            raise self._unexpected(f"delivered_at: {error}") from None
+
+    def _misplaced(self, what: str, after: int, upto: int) -> FeedRefusedError:
+        return FeedRefusedError(
+            f"the node at {self.url} served {what} instead of {after + 1} to {upto}: is it a "
+            "recon-node, and is it undamaged?"
+        )
 
     def _shaped(self, batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
         try:
             batch.validate(full=True)  # or reading it could read beyond its memory
             arrays = [_column_of(batch, field) for field in columns]
             return pa.RecordBatch.from_arrays(arrays, schema=columns)
-        except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise FeedRefusedError(
-                f"the feed of the node at {self.url} has unexpected columns ({error}): use a node "
-                "and a pipeline of the same version"
-            ) from None
+        except (KeyError, ValueError, pa.ArrowException) as error:
+            raise self._unexpected(str(error)) from None
+
+    def _unexpected(self, what: str) -> FeedRefusedError:
+        return FeedRefusedError(
+            f"the feed of the node at {self.url} has unexpected columns ({what}): use a node "
+            "and a pipeline of the same version"
+        )
 
     def _check_filters(self, schema: pa.Schema) -> None:
         applied = (schema.metadata or {}).get(b"filter", b"{}")
@@ -360,12 +413,19 @@ def _retried(
 
 
 class _ResponseBody(io.RawIOBase):
-    """A response's body as a file for the Arrow reader."""
+    """A response's body as a file for the Arrow reader; `wait` lets `seconds` begin anew in which
+    it has to send what is read next."""
 
-    def __init__(self, response: httpx.Response) -> None:
-        self._chunks = response.iter_bytes()
+    def __init__(self, response: httpx.Response, seconds: float) -> None:
+        self._seconds = seconds
+        self.wait()
+        self._chunks = response.iter_raw()
         self._rest = memoryview(b"")
         self.tail = b""  # the last bytes received
+
+    def wait(self) -> None:
+        """Wait for the next rows, until the time is up."""
+        self._deadline = time.monotonic() + self._seconds
 
     def readable(self) -> bool:
         """Return True."""
@@ -374,6 +434,8 @@ class _ResponseBody(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read some bytes; 0 at the end."""
         while not self._rest:
+            if time.monotonic() > self._deadline:
+                raise httpx.ReadTimeout("timed out")
             chunk = next(self._chunks, None)
             if chunk is None:
                 return 0
@@ -394,7 +456,10 @@ def _column_of(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     """Return a column of the feed; nulls for one that older nodes do not know."""
     if field.name in _NEW_COLUMNS and field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
-    return batch.column(field.name).cast(field.type)
+    column = batch.column(field.name)
+    if pa.types.is_dictionary(column.type):  # each row may have the same large value
+        raise pa.ArrowInvalid(f"{field.name} is a {column.type}")
+    return column.cast(field.type)
 
 
 def _ascends(positions: pa.Array) -> bool:
@@ -410,24 +475,23 @@ def _epoch_changed(url: str, actual: str, expected: str) -> FeedChangedError:
     )
 
 
-def reason_of(response: httpx.Response) -> str:
+def _reason_of(answer: Answer) -> str:
     """Return the reason in a node's answer that something went wrong."""
     try:
-        return str(response.json()["message"])
-    except (ValueError, KeyError, TypeError):
-        return response.reason_phrase or "no reason given"
+        return plain(str(answer.json["message"]))[:_MAX_REASON]
+    except (KeyError, TypeError):
+        return httpx.codes.get_reason_phrase(answer.status) or "no reason given"
 
 
-@dataclass(frozen=True, slots=True)
-class FeedTime:
+class FeedTime(msgspec.Struct, frozen=True):
     """The events up to `position` of the log `epoch` were delivered before a time, others later.
 
     `is_final` says whether that stays so: no further event will be delivered before the time.
     """
 
-    epoch: str
-    position: int
-    is_final: bool
+    epoch: _Epoch
+    position: _Position
+    is_final: bool = msgspec.field(name="final")
 
 
 def find_time(feed: Feed, moment: int) -> FeedTime:
@@ -442,19 +506,18 @@ def find_time(feed: Feed, moment: int) -> FeedTime:
 
 
 def _find_once(feed: Feed, moment: int) -> FeedTime:
-    response = feed.ask("/ceramic/feed/position", time=moment)
-    if response.status_code == httpx.codes.BAD_REQUEST:
-        raise FeedRefusedError(f"the node at {feed.url} answered 400: {reason_of(response)}")
-    if response.status_code == httpx.codes.NOT_FOUND:
+    answer = feed.ask("/ceramic/feed/position", time=moment)
+    if answer.status == httpx.codes.BAD_REQUEST:
+        raise FeedRefusedError(f"the node at {feed.url} answered 400: {_reason_of(answer)}")
+    if answer.status == httpx.codes.NOT_FOUND:
         raise FeedRefusedError(
             f"the node at {feed.url} does not know when it delivered events: use a node and a "
             "pipeline of the same version, or positions in place of times"
         )
-    feed.check_status(response)
+    feed.check_status(answer)
     try:
-        body = response.json()
-        return FeedTime(str(body["epoch"]), int(body["position"]), body["final"] is True)
-    except (ValueError, KeyError, TypeError):
+        return msgspec.convert(answer.json, FeedTime)
+    except msgspec.ValidationError:
         raise FeedRefusedError(
             f"{feed.url}/ceramic/feed/position is not of a recon-node: is the URL right?"
         ) from None

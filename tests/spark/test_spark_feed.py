@@ -1,11 +1,14 @@
 """Reading a real node's feed: whole and in order, whatever happens to node and connection."""
 
+import gzip
 import json
+import math
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
+from types import MappingProxyType
 
 import httpx
 import pyarrow as pa
@@ -210,14 +213,16 @@ def test_a_token_that_is_missing_or_wrong_is_reported_with_how_it_is_given() -> 
 
 
 @contextmanager
-def answering(body: bytes) -> Iterator[str]:
+def answering(body: bytes, headers: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
     """A server that gives this answer to everything."""
 
     def reply(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
-        handler.send_header("content-length", str(len(body)))
+        for header in {"content-length": str(len(body)), **headers}.items():
+            handler.send_header(*header)
         handler.end_headers()
-        handler.wfile.write(body)
+        with suppress(OSError):
+            handler.wfile.write(body)
 
     with serving(reply) as url:
         yield url
@@ -287,5 +292,74 @@ def test_other_columns_are_refused(sample: list[Event]) -> None:
         pytest.raises(FeedRefusedError, match="use a node and a pipeline of the same version"),
     ):
         next(Feed(url).read(0, 3, "any"))
-    with answering(b'{"epoch": "A"}') as url, pytest.raises(FeedRefusedError, match="not a feed"):
-        Feed(url).head()
+    rows = feed_rows(sample[:3])
+    for name, values in (
+        ("car", pa.nulls(3, pa.binary())),
+        ("car", rows["car"].dictionary_encode()),
+        ("stream_cid", pa.array([b"a", b"", b"a"])),
+        ("delivered_at", pa.array([0, 2**63 - 1, None], pa.timestamp("us", "UTC"))),
+    ):
+        served = rows.set_column(rows.schema.get_field_index(name), name, values)
+        with (
+            answering(arrow(served)) as url,
+            pytest.raises(FeedRefusedError, match=f"unexpected columns .*{name}"),
+        ):
+            next(Feed(url).read(0, 3, "any"))
+    with (
+        answering(arrow(pa.table({"position": pa.nulls(100_000)}))) as url,
+        pytest.raises(FeedRefusedError, match="served 100000 rows instead of 1 to 3"),
+    ):
+        next(Feed(url).read(0, 3, "any"))
+
+
+NO_HEADS = [
+    b'{"epoch": "A"}',
+    b'{"epoch": "A", "low": 0, "head": 1e999}',
+    b'{"epoch": "A", "low": 0, "head": 9223372036854775808}',
+    b'{"epoch": "A", "low": -1, "head": 1}',
+    b'{"epoch": "\\ud800", "low": 0, "head": 1}',
+    b'{"epoch": {}, "low": 0, "head": 1}',
+    b"[" * 100_000,
+    gzip.compress(b'{"epoch": "A", "low": 0, "head": 1}'),
+    b" " * (feed_client._MAX_ANSWER + 1),
+]
+
+
+@pytest.mark.parametrize("body", NO_HEADS, ids=range(len(NO_HEADS)))
+def test_a_head_that_no_node_would_send_is_refused(body: bytes) -> None:
+    with answering(body, {"content-encoding": "gzip"}) as url:
+        with pytest.raises(FeedRefusedError, match=r"not a feed|more than"):
+            Feed(url).head()
+        with pytest.raises(FeedUnreachableError):
+            next(Feed(url, patience=0).read(0, 1, "A"))
+
+
+@pytest.mark.parametrize("metadata", [b"{", b"\xff", b"[" * 100_000])
+def test_filters_that_no_node_would_name_are_refused(sample, metadata):
+    rows = feed_rows(sample[:3]).replace_schema_metadata({"filter": metadata})
+    with answering(arrow(rows)) as url, pytest.raises(FeedUnreachableError):
+        next(Feed(url, patience=0).read(0, 3, "any"))
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_without_end_is_given_up(monkeypatch, status):
+    """Each of its bytes comes in time, and what was asked for never does."""
+    monkeypatch.setattr(feed_client, "_TIMEOUT", httpx.Timeout(1.0))
+    monkeypatch.setattr(feed_client, "_HEAD_TIMEOUT", httpx.Timeout(1.0))
+    monkeypatch.setattr(feed_client, "_MAX_ANSWER", math.inf)
+    schema = FEED.serialize().to_pybytes()
+    batch = pa.RecordBatch.from_pylist([], schema=FEED).serialize().to_pybytes()
+
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        handler.end_headers()
+        with suppress(OSError):
+            handler.wfile.write(schema)
+            while True:
+                handler.wfile.write(batch)
+
+    with serving(reply) as url:
+        feed = Feed(url, patience=0)
+        for ask in (feed.head, lambda: next(feed.read(0, 1, "any"))):
+            with pytest.raises(FeedUnreachableError, match="timed out"):
+                ask()

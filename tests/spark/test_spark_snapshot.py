@@ -4,7 +4,6 @@ import pickle
 from pathlib import Path
 from types import SimpleNamespace
 
-import httpx
 import pyarrow as pa
 import pytest
 import trio
@@ -14,6 +13,7 @@ from spark_helpers import ran
 from spark_oracle import assert_tables
 
 from recon_node.api.routes.node_info import did_of_peer
+from recon_node.base.connection import Answer
 from recon_node.ceramic import Event, Network
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.snapshot.creating import create_snapshot
@@ -180,7 +180,7 @@ def test_tables_start_from_their_nodes_own_snapshot_or_a_named_signers(monkeypat
     own = did_of_peer(peer)
     answers = iter([{"peer_id": peer}, {}, {"peer_id": "Qm"}])
     feed = Feed("http://127.0.0.1:1")
-    monkeypatch.setattr(feed, "ask", lambda *_: httpx.Response(200, json=next(answers)))
+    monkeypatch.setattr(feed, "ask", lambda *_: Answer(200, "", next(answers)))
     assert [feed.signer(), feed.signer(), feed.signer()] == [own, None, None]
     assert own.startswith("did:key:z6Mk")
     asked: list[tuple[str, ...]] = []
