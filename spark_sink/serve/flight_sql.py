@@ -223,7 +223,9 @@ class FlightSql:
 
     def _table_schemas(self, client: str) -> dict[tuple[str, str], bytes]:
         if monotonic() - self._schemas_at > _SCHEMAS_FOR:
-            self._schemas = self._workers.table_schemas(client)  # once it is this client's turn
+            if self._schemas:  # the others get these until it has been this client's turn
+                self._schemas_at = monotonic()
+            self._schemas = self._workers.table_schemas(client)
             self._schemas_at = monotonic()
         return self._schemas
 

@@ -1,5 +1,6 @@
 """`spark-sink serve` and those who mean it no good: queries, messages, and who may connect."""
 
+import math
 import os
 import random
 import signal
@@ -322,6 +323,31 @@ def test_who_waits_to_list_the_tables_holds_nobody_up() -> None:
         turn.set()
         for thread in threads:
             thread.join()
+
+
+def test_tables_are_not_listed_anew_for_each_client() -> None:
+    """While they are for one, the others get what was known."""
+    asked = []
+
+    class Workers:
+        def table_schemas(self, client: str) -> dict[tuple[str, str], bytes]:
+            asked.append(client)
+            if client == "first":
+                return {("v0", "stream_tips"): b""}
+            list_tables("another")
+            raise RequestError("RESOURCE_EXHAUSTED", "")
+
+    def list_tables(client: str) -> None:
+        descriptor = new("FlightDescriptor", type=2, cmd=packed(new("CommandGetTables")))
+        flight_sql.get_schema(descriptor, FlightCall(client, lambda act: None))
+
+    flight_sql = FlightSql(cast("QueryWorkers", Workers()))
+    list_tables("first")
+    flight_sql._schemas_at = -math.inf
+    with pytest.raises(RequestError):
+        list_tables("second")
+    list_tables("third")
+    assert asked == ["first", "second"]
 
 
 def test_what_is_not_offered_is_refused(url: str) -> None:
