@@ -53,7 +53,7 @@ from benchmarks.report import (
     write_rows,
 )
 from benchmarks.spark import CpuMeter, line, program
-from benchmarks.spark_log import RandomEvents, fill_log
+from benchmarks.spark_log import RandomEvents, fill_log, served
 from recon_node.ceramic import Event
 from recon_node.ipld import multibase
 from spark_sink.schema import TABLES
@@ -139,16 +139,14 @@ def soak(directory: Path, batches: int, streams: int) -> Iterator[Row]:
     """Run the soak; yield a row for each batch."""
     trio.run(fill_log, directory / "node", 1, 1)
     tables = directory / "tables"
-    with program("benchmarks.spark_log", str(directory / "node")) as node:
-        assert node.stdout is not None
-        url = node.stdout.readline().strip()
-        arguments = ("--tables", str(tables), "--url", url, "--json")
+    with served(directory / "node") as node:
+        arguments = ("--tables", str(tables), "--url", node.api_url, "--json")
         with (
             program("spark_sink", "run", *arguments) as pipeline,
-            httpx.Client(base_url=url, timeout=60) as client,
+            httpx.Client(base_url=node.api_url, timeout=60) as client,
         ):
             line(pipeline, "batch")
-            meter = Meter(pipeline.pid, node.pid, tables)
+            meter = Meter(pipeline.pid, node.pid or 0, tables)
             events = RandomEvents(streams, Random(37))
             position = 1
             for batch in range(1, batches + 1):

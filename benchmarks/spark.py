@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -40,9 +40,10 @@ from pyspark.sql import functions as f
 
 from benchmarks.processes import TICKS
 from benchmarks.report import Row, command_line, progress, show
-from benchmarks.spark_log import KEY, MODEL_ID, fill_log
+from benchmarks.spark_log import KEY, MODEL_ID, fill_log, served
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import multibase
+from recon_node.testnet import TestnetNode
 from spark_sink.run.pipeline import ROWS_PER_BATCH
 from spark_sink.schema import PARTITION_COLUMN, PARTITIONS
 
@@ -103,20 +104,18 @@ def line(process: subprocess.Popen[str], *events: str) -> dict[str, Any]:
     raise SystemExit("the pipeline ended early")
 
 
-def throughput(way: str, url: str, node: int, events: int, streams: int) -> Row:
+def throughput(way: str, node: TestnetNode, events: int, streams: int) -> Row:
     """Measure one run to the head."""
     progress(f"{way}, {events:,} events")
-    with tempfile.TemporaryDirectory() as directory:
-        arguments = ("benchmarks.spark", "--run", way, "--url", url, "--directory", directory)
-        with program(*arguments) as process:
-            meter, node_meter = CpuMeter(process.pid), CpuMeter(node)
-            line(process, "started")
-            started, before, node_before = time.perf_counter(), meter.read(), node_meter.read()
-            seconds = cpu = 0.0
-            while line(process, "batch", "stopped", "tick")["event"] != "stopped":
-                seconds = time.perf_counter() - started
-                cpu = meter.read() - before
-            node_cpu = node_meter.read() - node_before
+    with tempfile.TemporaryDirectory() as directory, _running(way, node, directory) as process:
+        meter, node_meter = CpuMeter(process.pid), CpuMeter(node.pid or 0)
+        line(process, "started")
+        started, before, node_before = time.perf_counter(), meter.read(), node_meter.read()
+        seconds = cpu = 0.0
+        while line(process, "batch", "stopped", "tick")["event"] != "stopped":
+            seconds = time.perf_counter() - started
+            cpu = meter.read() - before
+        node_cpu = node_meter.read() - node_before
     return {
         "table": way,
         "events": events,
@@ -130,18 +129,16 @@ def throughput(way: str, url: str, node: int, events: int, streams: int) -> Row:
     }
 
 
-def latency(url: str, node: int, events: int, streams: int, samples: int) -> Row:
+def latency(node: TestnetNode, events: int, streams: int, samples: int) -> Row:
     """Measure single events, from before the write until all tables have them."""
     progress(f"one event, after {events:,}")
     taken = []
     with (
         tempfile.TemporaryDirectory() as directory,
-        program(
-            "benchmarks.spark", "--run", "one event", "--url", url, "--directory", directory
-        ) as process,
-        httpx.Client(base_url=url, timeout=60) as client,
+        _running("one event", node, directory) as process,
+        httpx.Client(base_url=node.api_url, timeout=60) as client,
     ):
-        meter, node_meter = CpuMeter(process.pid), CpuMeter(node)
+        meter, node_meter = CpuMeter(process.pid), CpuMeter(node.pid or 0)
         position = 0
         while position < events:
             position = line(process, "batch")["position"]
@@ -170,6 +167,13 @@ def latency(url: str, node: int, events: int, streams: int, samples: int) -> Row
         "node_cpu_s": node_cpu,
         "seconds": seconds,
     }
+
+
+def _running(
+    way: str, node: TestnetNode, directory: str
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    where = ("--url", node.api_url, "--directory", directory)
+    return program("benchmarks.spark", "--run", way, *where)
 
 
 def run_way(way: str, url: str, directory: Path) -> None:
@@ -239,14 +243,12 @@ def run(events: int, streams: int, ways: list[str], samples: int, log: Path | No
         if not log.exists():
             progress(f"filling a log with {events:,} events of {streams:,} streams")
             trio.run(fill_log, log, events, streams)
-        with program("benchmarks.spark_log", str(log)) as node:
-            assert node.stdout is not None
-            url = node.stdout.readline().strip()
+        with served(log) as node:
             for way in ways:
                 if way == "one event":
-                    rows.append(latency(url, node.pid, events, streams, samples))
+                    rows.append(latency(node, events, streams, samples))
                 else:
-                    rows.append(throughput(way, url, node.pid, events, streams))
+                    rows.append(throughput(way, node, events, streams))
                 progress(f"{way}: {rows[-1]['seconds']:.1f} s, CPU {rows[-1]['cpu_s']:.1f} s")
     return rows
 

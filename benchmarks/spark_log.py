@@ -1,39 +1,28 @@
-"""Fills a node's log and serves it, for the pipeline's benchmarks.
+"""The log of the node whose feed the pipeline's benchmarks read: how it is filled, and the node.
 
-    python -m benchmarks.spark_log DIRECTORY [--events N] [--streams N] [--port PORT]
+To try `spark-sink` on many events, have `python -m benchmarks.spark --log ./log` leave the log:
 
-Creates the log in DIRECTORY if it does not exist, prints the URL of the node's API, and serves it
-until it is stopped. To try `spark-sink` on many events:
-
-    python -m benchmarks.spark_log ./log --events 100000 --port 5101
+    recon-node run --data-dir ./log --network local-5 --no-discovery
     spark-sink run --tables ./tables --once
 """
 
 from __future__ import annotations
 
-import argparse
-import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import structlog
-import trio
 from nacl.signing import SigningKey
 
-from recon_node.api.app import create_app
-from recon_node.api.endpoint import Services
-from recon_node.api.listener import ListenError, open_listener
-from recon_node.api.server import serve
-from recon_node.base.errors import unwrapped
 from recon_node.ceramic import Event, Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.client import ModelDefinition
 from recon_node.ipld import CID
-from recon_node.store import StoreError, open_store
+from recon_node.store import open_store
+from recon_node.testnet import TestnetNode
 
 NETWORK = Network.local(5)
 KEY = SigningKey(bytes([7]) * 32)
@@ -81,54 +70,14 @@ async def fill_log(directory: Path, events: int, streams: int) -> None:
             await store.admit_local(piece)
 
 
-async def serve_log(directory: Path, port: int = 0) -> None:
-    """Serve a log with the node's own API until SIGINT or SIGTERM; print the URL.
-
-    Args:
-        directory: of the log.
-        port: on loopback; 0 for any that is free.
-    """
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with open_store(directory, NETWORK) as store, trio.open_nursery() as nursery:
-            services = Services(store=store)
-            listener = await open_listener("127.0.0.1", port)
-            print(listener.url, flush=True)
-            nursery.start_soon(serve, create_app(services), listener, services.closing)
-            await anext(signals)
-            nursery.cancel_scope.cancel()
-
-
-def _drop(*_: object) -> Any:
-    raise structlog.DropEvent
-
-
-def main() -> None:
-    """Create and serve a log from the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.spark_log",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    parser.add_argument("directory", type=Path, help="directory of the log")
-    parser.add_argument("--events", type=int, help="number of events of a new log")
-    parser.add_argument("--streams", type=int, help="of a new log; default: a tenth of the events")
-    parser.add_argument("--port", type=int, default=0, help="port of the API; default: a free one")
-    options = parser.parse_args()
-    there = options.directory.exists()
-    if there and options.events is not None:
-        parser.error(f"{options.directory} already exists: omit --events to serve it")
-    if not there and (options.events is None or options.events < 1):
-        parser.error(f"there is no log in {options.directory}: give its size with --events")
-    structlog.configure(processors=[_drop])
+@contextmanager
+def served(directory: Path) -> Iterator[TestnetNode]:
+    """Run a node of such a log, which has no peers, during the block."""
+    flags = ("--network", NETWORK.name, "--no-discovery")
+    node = TestnetNode(directory.name, directory.parent, flags)
     try:
-        with unwrapped():
-            if not there:
-                streams = options.streams or max(1, options.events // 10)
-                trio.run(fill_log, options.directory, options.events, streams)
-            trio.run(serve_log, options.directory, options.port)
-    except (ListenError, StoreError) as error:
-        raise SystemExit(str(error)) from None
-
-
-if __name__ == "__main__":
-    main()
+        node.launch()
+        node.wait_until_ready()
+        yield node
+    finally:
+        node.stop()
