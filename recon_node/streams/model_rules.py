@@ -143,7 +143,7 @@ def _check_definition(definition: Mapping[str, Any]) -> Errors:
     schema = definition.get("schema")
     if not isinstance(schema, dict):
         return ["the model has no schema"]
-    if schema.get("type") == "object" and schema.get("additionalProperties") is not False:
+    if _is_open(schema):
         return ["the model's schema does not set 'additionalProperties' to false"]
     kind, fields = account_relation(definition)
     if kind is None or (version == "1.0" and kind not in ("list", "single")):
@@ -172,6 +172,18 @@ def _check_definition(definition: Mapping[str, Any]) -> Errors:
     if immutable is not None and not _are_texts(immutable):
         return ["the model's 'immutableFields' is not a list of names"]
     return []
+
+
+def _is_open(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema of an object, or one right below it (`not`, `if`), allows any members."""
+    todo: list[Any] = [schema]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, dict) and part.get("type") == "object":
+            if part.get("additionalProperties") is not False:
+                return True
+            todo += part.values()
+    return False
 
 
 def _form_error(definition: Mapping[str, Any], part: str) -> str | None:
