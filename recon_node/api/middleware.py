@@ -56,7 +56,7 @@ from recon_node.api.metrics import Metrics
 from recon_node.api.settings import Access, Limits, Need, usual_need
 from recon_node.base.timing import span
 from recon_node.fairness.pacing import TokenBuckets
-from recon_node.fairness.slots import ASKER, AllowList, Slot, Slots, address_block_of
+from recon_node.fairness.slots import ASKER, AllowList, Slot, Slots, address_block_of, ip_of
 
 logger = structlog.get_logger(__name__)
 _level: Final = logging.getLogger(__name__)
@@ -261,14 +261,10 @@ def _is_own_page(origin: str, host: str | None) -> bool:
 @lru_cache(maxsize=1024)
 def client_of(host: str | None) -> str | None:
     """Who a client is, by its address; None for this machine itself, which is not limited."""
-    if host is None:
-        return None
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
+    ip = None if host is None else ip_of(host)
+    if ip is None:
         return host
-    address = getattr(address, "ipv4_mapped", None) or address
-    return None if address.is_loopback else address_block_of(host)
+    return None if ip.is_loopback else address_block_of(str(ip))
 
 
 class Bound:

@@ -50,18 +50,23 @@ MAX_REMEMBERED_BLOCKS: Final = 2000
 _PREFIXES: Final = (48, 56)
 
 
+def ip_of(address: str) -> IPv4Address | IPv6Address | None:
+    """Return the IP address that a text is, without its zone; one of IPv4 also where it is written
+    as one of IPv6. None: it is none."""
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(ip, "ipv4_mapped", None) or ip
+
+
 @lru_cache(maxsize=1024)
 def address_blocks_of(address: str) -> tuple[str, ...]:
     """Return the blocks of an IP address that are counted, the widest first."""
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return (address,)
-    if isinstance(parsed, IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return (str(parsed.ipv4_mapped),)
-        return tuple(str(ip_network((parsed, prefix), strict=False)) for prefix in _PREFIXES)
-    return (str(parsed),)
+    ip = ip_of(address)
+    if isinstance(ip, IPv6Address):
+        return tuple(str(ip_network((ip, prefix), strict=False)) for prefix in _PREFIXES)
+    return (address if ip is None else str(ip),)
 
 
 def address_block_of(address: str) -> str:
@@ -109,14 +114,8 @@ class AllowList:
         """Return whether an address or a peer id is on the list."""
         if name in self._names:
             return True
-        if not self._networks:
-            return False
-        try:
-            address: IPv4Address | IPv6Address = ip_address(name.partition("%")[0])
-        except ValueError:
-            return False
-        address = getattr(address, "ipv4_mapped", None) or address
-        return any(address in network for network in self._networks)
+        ip = ip_of(name) if self._networks else None
+        return ip is not None and any(ip in network for network in self._networks)
 
 
 @dataclass(eq=False, slots=True)

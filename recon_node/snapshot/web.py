@@ -22,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -33,6 +32,7 @@ from recon_node.base.bodies import read_body
 from recon_node.base.connection import ProxyError, usable_proxy
 from recon_node.base.errors import reason_of
 from recon_node.fairness.pacing import Backoff
+from recon_node.fairness.slots import ip_of
 
 _MAX_CONNECTIONS: Final = 32
 """As many as the requests that two parts of a tree make at once."""
@@ -161,8 +161,8 @@ async def _is_public(host: str) -> bool:
 
 
 def _is_global(address: str) -> bool:
-    ip = ip_address(address.partition("%")[0])
-    return (getattr(ip, "ipv4_mapped", None) or ip).is_global
+    ip = ip_of(address)
+    return ip is not None and ip.is_global
 
 
 async def _body(answer: httpx.Response, most: int, start: int | None) -> bytes:
