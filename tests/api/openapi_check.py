@@ -20,7 +20,13 @@ def validator_of(schema_name: str) -> Draft202012Validator:
 
 
 def operation_of(method: str, path: str) -> dict[str, Any] | None:
-    """What the document says of a request; None where it says nothing."""
+    """What the document says of a request; None where it says nothing.
+
+    As OpenAPI has it, a path without parameters comes before templates that match it, too.
+    """
+    if path in DOCUMENT["paths"]:
+        stated: dict[str, Any] | None = DOCUMENT["paths"][path].get(method.lower())
+        return stated
     for template, operations in DOCUMENT["paths"].items():
         pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template))
         if re.fullmatch(pattern, path):
