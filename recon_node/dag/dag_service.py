@@ -217,11 +217,14 @@ MAX_TEXT: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEntry:
-    """A name in a directory, what it leads to, and the bytes of all blocks below that."""
+    """A name in a directory."""
 
     name: str
+    """Of the file or directory."""
     cid: CID
+    """Of its block."""
     size: int
+    """Bytes of all blocks below it, as the directory says."""
 
 
 @dataclass(frozen=True, slots=True)

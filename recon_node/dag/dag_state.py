@@ -334,10 +334,11 @@ class ListedDag:
     """A DAG of which something is here."""
 
     root: CID
+    """The CID of its root."""
     shards: int
-    """Held."""
+    """Its shards that are here."""
     replicas: int
-    """Operations on it that are held."""
+    """The operations on it that are here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from recon_node.api.models import (
 )
 from recon_node.api.routes.listings import ListQuery
 from recon_node.dag.dag_events import Identifier, parse_root, sort_bytes
-from recon_node.dag.dag_service import Dags
-from recon_node.dag.dag_state import Lacking, Publication
+from recon_node.dag.dag_service import Dags, DirectoryEntry
+from recon_node.dag.dag_state import Lacking, ListedDag, Publication
 from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.ipld import CID, IpldError, dag_json
 
@@ -137,17 +137,6 @@ class EntryQuery(RootPath, frozen=True):
     """From the root: names of directories and a file, with `/` between them."""
 
 
-class DirectoryEntryBody(Body, frozen=True):
-    """A name in a directory."""
-
-    name: str
-    """Of the file or directory."""
-    cid: CID
-    """Of its block."""
-    size: Whole
-    """Bytes of all blocks below it, as the directory says."""
-
-
 class DagEntryBody(Body, frozen=True):
     """What is at a place in a DAG."""
 
@@ -161,7 +150,7 @@ class DagEntryBody(Body, frozen=True):
     """The first 16 KiB of a file, or a symlink's target; null if it is not UTF-8."""
     value: Raw
     """A DAG-CBOR block, as DAG-JSON."""
-    entries: list[DirectoryEntryBody]
+    entries: list[DirectoryEntry]
     """Of a directory, the first 1,000."""
     is_cut: bool
     """Whether the directory, or the file, has more."""
@@ -180,10 +169,8 @@ async def get_entry(call: Call[EntryQuery]) -> Annotated[Response, DagEntryBody]
         raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
 
     def render() -> Response:
-        value, entries = Raw(dag_json.encode(entry.value)), entry.entries
-        listed = DirectoryEntryBody.of_objects(entries)
-        facts = (entry.kind, entry.cid, entry.size, entry.text)
-        return reply(DagEntryBody(*facts, value, listed, entry.is_cut))
+        facts = (entry.kind, entry.cid, entry.size, entry.text, Raw(dag_json.encode(entry.value)))
+        return reply(DagEntryBody(*facts, entry.entries, entry.is_cut))
 
     return await call.services.in_thread(render)
 
@@ -323,21 +310,10 @@ class SubjectsQuery(ListQuery, frozen=True):
     """The `next` of the page before; the first page without it."""
 
 
-class ListedDagBody(Body, frozen=True):
-    """A DAG of which something is here."""
-
-    root: CID
-    """The CID of its root."""
-    shards: Whole
-    """Its shards that are here."""
-    replicas: Whole
-    """The operations on it that are here."""
-
-
 class DagListBody(Body, frozen=True):
     """DAGs, in the order of their roots."""
 
-    dags: list[ListedDagBody]
+    dags: list[ListedDag]
     """A page of them."""
     next: str | None
     """What `after` is for the following page; null: this is the last one."""
@@ -348,8 +324,7 @@ async def get_dags(call: Call[SubjectsQuery]) -> DagListBody:
     """List the DAGs that the node has, in part or as a whole."""
     query = call.parameters
     listed = await dag_side(call.services).dags(query.after, query.size + 1)
-    dags = ListedDagBody.of_objects(listed[: query.size])
-    return DagListBody(dags, query.last([str(dag.root) for dag in listed]))
+    return DagListBody(listed[: query.size], query.last([str(dag.root) for dag in listed]))
 
 
 class ListedIdentifierBody(Body, frozen=True):
