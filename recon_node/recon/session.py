@@ -59,7 +59,7 @@ from recon_node.recon.actions import Failed, Fetch, Session
 from recon_node.recon.keys.kept_sums import HASH_COST
 from recon_node.recon.keys.key_store import KeyView
 from recon_node.recon.keys.lookups import Finger
-from recon_node.recon.keys.ordered_keys import KeyRange, merge_ranges
+from recon_node.recon.keys.ordered_keys import KeyRange, intersect_ranges, merge_ranges
 from recon_node.recon.keys.sha256a import lanes_of
 
 M = TypeVar("M")
@@ -359,8 +359,7 @@ class Side:
             raise RemoteProtocolError("the peer ended the range in the middle of the session")
         if self.asked is None:
             self.asked = theirs
-            overlaps = (theirs.intersect(interest) for interest in self.interests)
-            self.key_range = next((overlap for overlap in overlaps if overlap is not None), None)
+            self.key_range = next(iter(intersect_ranges(self.interests, [theirs])), None)
             return
         assert self.key_range is not None
         ours = self.key_range

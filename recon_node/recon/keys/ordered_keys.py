@@ -42,8 +42,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate, islice, pairwise
-from operator import eq
-from typing import NamedTuple
+from operator import eq, itemgetter
+from typing import Final, NamedTuple
 
 from recon_node.recon.keys.key_hashes import Ids
 from recon_node.recon.keys.sha256a import (
@@ -77,6 +77,9 @@ class KeyRange(NamedTuple):
         return None if common.is_empty else common
 
 
+_UPPER: Final = itemgetter(1)
+
+
 def merge_ranges(ranges: Iterable[KeyRange]) -> list[KeyRange]:
     """Return the fewest ranges with the same keys, in ascending order.
 
@@ -93,18 +96,18 @@ def merge_ranges(ranges: Iterable[KeyRange]) -> list[KeyRange]:
 
 
 def intersect_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> list[KeyRange]:
-    """Return the ranges common to two sets of ranges, ascending, in O((a + b) log (a + b))."""
-    a, b = merge_ranges(ours), merge_ranges(theirs)
+    """Return the ranges common to two sets of ranges, ascending. It takes little time if one of the
+    sets has few."""
+    few, many = sorted((merge_ranges(ours), merge_ranges(theirs)), key=len)
     common: list[KeyRange] = []
-    i = j = 0
-    while i < len(a) and j < len(b):
-        overlap = a[i].intersect(b[j])
-        if overlap is not None:
+    at = 0
+    for key_range in few:
+        at = bisect_right(many, key_range.lower, at, key=_UPPER)
+        for index in range(at, len(many)):
+            overlap = many[index].intersect(key_range)
+            if overlap is None:
+                break
             common.append(overlap)
-        if a[i].upper < b[j].upper:
-            i += 1
-        else:
-            j += 1
     return common
 
 
@@ -114,10 +117,10 @@ def subtract_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> lis
     left: list[KeyRange] = []
     at = 0
     for key_range in merge_ranges(ours):
-        while at < len(taken) and taken[at].upper <= key_range.lower:
-            at += 1
+        at = bisect_right(taken, key_range.lower, at, key=_UPPER)
         start = key_range.lower
-        for other in islice(taken, at, None):
+        for index in range(at, len(taken)):
+            other = taken[index]
             if other.lower >= key_range.upper:
                 break
             if start < other.lower:
