@@ -17,7 +17,6 @@ transaction.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import resource
 import subprocess
@@ -35,6 +34,7 @@ import trio
 from nacl.signing import SigningKey
 
 from benchmarks.plain_http import post, send
+from benchmarks.processes import running
 from benchmarks.report import Row, command_line, numbers, progress, show
 from recon_node.base.program import collect_seldom
 from recon_node.ceramic import Network, StreamId, StreamType, parse_event, verify_signature
@@ -138,26 +138,21 @@ async def from_file(cars: list[bytes], settings: StoreSettings) -> Row:
 
 async def from_peer(giver: Path, events: int, settings: StoreSettings) -> Row:
     """Reconcile with a node of another process that has the events."""
-    peer = _start_giver(giver)
-    assert peer.stdin is not None
-    assert peer.stdout is not None
-    try:
-        address = (await trio.to_thread.run_sync(peer.stdout.readline)).strip()
-        with tempfile.TemporaryDirectory() as directory, _children() as others:
-            path = Path(directory)
-            async with (
-                open_store(path, NETWORK, settings=settings) as store,
-                open_p2p(LOOPBACK, store, path) as p2p,
-            ):
-                started, cpu = time.perf_counter(), time.process_time()
-                await p2p.connect(address)
-                await store.wait_for_feed(events - 1)
-                seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    with (
+        running(giver, NETWORK.name) as peer,
+        tempfile.TemporaryDirectory() as directory,
+        _children() as others,
+    ):
+        path = Path(directory)
+        async with (
+            open_store(path, NETWORK, settings=settings) as store,
+            open_p2p(LOOPBACK, store, path) as p2p,
+        ):
+            started, cpu = time.perf_counter(), time.process_time()
+            await p2p.connect(peer.addresses[0])
+            await store.wait_for_feed(events - 1)
+            seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
         return _row("peer", settings, events, seconds, cpu, others())
-    finally:
-        peer.stdin.close()
-        await trio.to_thread.run_sync(peer.wait)
-        peer.stdout.close()
 
 
 async def from_snapshot(snapshots: Path, events: int, settings: StoreSettings) -> Row:
@@ -217,11 +212,6 @@ def _cpu_of(url: str) -> float:
     return float(line.split()[1])
 
 
-def _start_giver(directory: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.admission", "--give", str(directory)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
 @contextmanager
 def _children() -> Iterator[Callable[[], float]]:
     """Give the CPU time of the child processes that have ended meanwhile."""
@@ -234,32 +224,22 @@ def _children() -> Iterator[Callable[[], float]]:
     yield lambda: spent() - before
 
 
-async def give(directory: Path) -> None:
-    """Serve a store's events until standard input ends."""
-    async with (
-        open_store(directory, NETWORK) as store,
-        open_p2p(LOOPBACK, store, directory) as p2p,
-    ):
-        print(p2p.addresses[0], flush=True)
-        await trio.to_thread.run_sync(sys.stdin.read)
-
-
 async def run(events: int, ways: list[StoreSettings]) -> list[Row]:
     """Measure everything."""
     progress(f"signing {events:,} events")
     cars = signed_events(events)
     rows = stages(cars)
     with tempfile.TemporaryDirectory() as directory:
-        async with open_store(Path(directory), NETWORK) as store:
+        giver, snapshots = Path(directory) / "giver", Path(directory) / "snapshots"
+        async with open_store(giver, NETWORK) as store:
             await store.admit_local(cars)
-        snapshots = Path(directory) / "snapshots"
-        await trio.to_thread.run_sync(_write_snapshot, Path(directory), snapshots)
+        await trio.to_thread.run_sync(_write_snapshot, giver, snapshots)
         for settings in ways:
             how = f"{settings.verifiers} verifiers, native {settings.native}"
             progress(f"from a file, {how}")
             rows.append(await from_file(cars, settings))
             progress(f"from a peer, {how}")
-            rows.append(await from_peer(Path(directory), len(cars), settings))
+            rows.append(await from_peer(giver, len(cars), settings))
             progress(f"from a snapshot, {how}")
             rows.append(await from_snapshot(snapshots, len(cars), settings))
             progress(f"by the API, {how}")
@@ -276,13 +256,9 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=50_000)
     parser.add_argument("--verifiers", type=numbers, default=[0, 1, 2])
     parser.add_argument("--native", default="auto,off")
-    parser.add_argument("--give", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     collect_seldom()  # as a node does
-    if options.give is not None:
-        trio.run(give, options.give)
-        return
     ways = [
         StoreSettings(verifiers=count, native="off" if native == "off" else "auto")
         for count in options.verifiers

@@ -1,13 +1,29 @@
-"""What processes take, as /proc has it. What has ended takes nothing."""
+"""Nodes in processes of their own, and what processes take, as /proc has it: if ended, nothing."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from recon_node.testnet import TestnetNode
+
 TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def running(data_dir: Path, network: str) -> Iterator[TestnetNode]:
+    """Run a node of a data directory, which has no peers, during the block."""
+    flags = ("--network", network, "--no-discovery")
+    node = TestnetNode(data_dir.name, data_dir.parent, flags)
+    try:
+        node.launch()
+        node.wait_until_ready()
+        yield node
+    finally:
+        node.stop()
 
 
 def family(pid: int | None) -> list[int]:

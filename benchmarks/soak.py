@@ -41,7 +41,7 @@ import httpx
 import trio
 
 from benchmarks.plots import plot_soak
-from benchmarks.processes import memory
+from benchmarks.processes import memory, running
 from benchmarks.report import (
     Row,
     command_line,
@@ -53,7 +53,7 @@ from benchmarks.report import (
     write_rows,
 )
 from benchmarks.spark import CpuMeter, line, program
-from benchmarks.spark_log import RandomEvents, fill_log, served
+from benchmarks.spark_log import NETWORK, RandomEvents, fill_log
 from recon_node.ceramic import Event
 from recon_node.ipld import multibase
 from spark_sink.schema import TABLES
@@ -139,7 +139,7 @@ def soak(directory: Path, batches: int, streams: int) -> Iterator[Row]:
     """Run the soak; yield a row for each batch."""
     trio.run(fill_log, directory / "node", 1, 1)
     tables = directory / "tables"
-    with served(directory / "node") as node:
+    with running(directory / "node", NETWORK.name) as node:
         arguments = ("--tables", str(tables), "--url", node.api_url, "--json")
         with (
             program("spark_sink", "run", *arguments) as pipeline,

@@ -38,9 +38,9 @@ import trio
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from benchmarks.processes import TICKS
+from benchmarks.processes import TICKS, running
 from benchmarks.report import Row, command_line, progress, show
-from benchmarks.spark_log import KEY, MODEL_ID, fill_log, served
+from benchmarks.spark_log import KEY, MODEL_ID, NETWORK, fill_log
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import multibase
 from recon_node.testnet import TestnetNode
@@ -243,7 +243,7 @@ def run(events: int, streams: int, ways: list[str], samples: int, log: Path | No
         if not log.exists():
             progress(f"filling a log with {events:,} events of {streams:,} streams")
             trio.run(fill_log, log, events, streams)
-        with served(log) as node:
+        with running(log, NETWORK.name) as node:
             for way in ways:
                 if way == "one event":
                     rows.append(latency(node, events, streams, samples))

@@ -1,4 +1,4 @@
-"""The log of the node whose feed the pipeline's benchmarks read: how it is filled, and the node.
+"""The log of the node whose feed the pipeline's benchmarks read, and how it is filled.
 
 To try `spark-sink` on many events, have `python -m benchmarks.spark --log ./log` leave the log:
 
@@ -9,7 +9,6 @@ To try `spark-sink` on many events, have `python -m benchmarks.spark --log ./log
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -22,7 +21,6 @@ from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.client import ModelDefinition
 from recon_node.ipld import CID
 from recon_node.store import open_store
-from recon_node.testnet import TestnetNode
 
 NETWORK = Network.local(5)
 KEY = SigningKey(bytes([7]) * 32)
@@ -68,16 +66,3 @@ async def fill_log(directory: Path, events: int, streams: int) -> None:
     async with open_store(directory, NETWORK) as store:
         while piece := list(islice(cars, _BATCH)):
             await store.admit_local(piece)
-
-
-@contextmanager
-def served(directory: Path) -> Iterator[TestnetNode]:
-    """Run a node of such a log, which has no peers, during the block."""
-    flags = ("--network", NETWORK.name, "--no-discovery")
-    node = TestnetNode(directory.name, directory.parent, flags)
-    try:
-        node.launch()
-        node.wait_until_ready()
-        yield node
-    finally:
-        node.stop()
