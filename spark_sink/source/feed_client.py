@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from recon_node.base.connection import Answer, ClientError, http_options, usable_proxy
 from recon_node.base.errors import plain
 from recon_node.ceramic.auth.did import ed25519_did
+from recon_node.ceramic.event_id import FIELDS_SIZE
 from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import multibase
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, one_line
@@ -83,6 +84,24 @@ class Head(msgspec.Struct, frozen=True):
     epoch: _Epoch
     low: _Position
     head: _Position
+
+
+_Hex = Annotated[str, msgspec.Meta(pattern=r"\A([0-9A-Fa-f]{2})*\Z")]
+
+
+class _Part(msgspec.Struct):
+    prefix: _Hex
+    count: _Position
+    sha256a: _Hex
+
+
+class _Hashes(msgspec.Struct):
+    """What `Feed.hashes` returns."""
+
+    count: _Position
+    sha256a: _Hex
+    parts: list[_Part] = []
+    event_ids: list[_Hex] = []
 
 
 class Feed:
@@ -214,6 +233,13 @@ class Feed:
             size=size,
         )
         self.check_status(answer, epoch)
+        try:
+            parts = msgspec.convert(answer.json, _Hashes).parts
+        except msgspec.ValidationError:
+            parts = [_Part("", 0, "")]
+        digits = 2 * min(len(prefix) + size, FIELDS_SIZE)
+        if not all(len(p.prefix) == digits and p.prefix.startswith(prefix.hex()) for p in parts):
+            raise FeedRefusedError(f"the node at {self.url} answered with no hashes of its feed")
         hashes: dict[str, Any] = answer.json
         return hashes
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from types import MappingProxyType
+from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -332,6 +333,27 @@ def test_a_head_that_no_node_would_send_is_refused(body: bytes) -> None:
             Feed(url).head()
         with pytest.raises(FeedUnreachableError):
             next(Feed(url, patience=0).read(0, 1, "A"))
+
+
+NO_HASHES: list[Any] = [
+    [],
+    {"count": 1},
+    {"count": 1, "sha256a": "00", "event_ids": ["x"]},
+    *(
+        {"count": 1, "sha256a": "00", "parts": [{"prefix": prefix, "count": 1, "sha256a": "00"}]}
+        for prefix in ("ab", "abcdef", "0bcd")
+    ),
+]
+
+
+@pytest.mark.parametrize("answer", NO_HASHES, ids=range(len(NO_HASHES)))
+def test_hashes_that_no_node_would_send_are_refused(answer: Any) -> None:
+    """Parts of a part, for example, that are that part again: they would be divided for ever."""
+    with (
+        answering(json.dumps(answer).encode()) as url,
+        pytest.raises(FeedRefusedError, match="no hashes"),
+    ):
+        Feed(url).hashes(1, "A", b"\xab", 1)
 
 
 @pytest.mark.parametrize("metadata", [b"{", b"\xff", b"[" * 100_000])
