@@ -20,7 +20,7 @@ from recon_node.base.setting_types import (
     parse_seconds,
 )
 from recon_node.ceramic import StreamId
-from recon_node.ceramic.auth.did import eip55
+from recon_node.ceramic.auth.did import check_keys, eip55
 from recon_node.ceramic.auth.wallets import ADDRESS
 from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN
 from recon_node.chain.settings import CHAIN_ID
@@ -145,7 +145,7 @@ class AnchorSettings:
     "https://gnosisscan.io/tx/{tx}"; empty: the chain's usual one."""
     serve: Annotated[bool, Flag(name="anchor_serve")] = False
     """Anchor for other nodes, too: answer POST /api/v0/requests, as Ceramic's anchor service."""
-    clients: Annotated[TextList, Setting("anchor_clients")] = ()
+    clients: Annotated[TextList, checked_by(check_keys), Setting("anchor_clients")] = ()
     """Nodes that may request anchors: the did:keys that they sign requests with. Empty: everyone
     who may write by this API."""
     max_requests: Annotated[Count, Setting("anchor_max_requests")] = 1_000_000

@@ -49,9 +49,7 @@ from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
 from recon_node.p2p.sync.sessions import ANOTHER_NETWORK, Sessions, SyncHistory
 from recon_node.p2p.sync.sync_scheduler import SyncScheduler
 from recon_node.p2p.transport.addresses import (
-    check_dialable,
     is_loopback,
-    parse_address,
     peer_id_in,
 )
 from recon_node.p2p.transport.guarded_connection import REFUSED_FOR, shielded
@@ -338,7 +336,6 @@ async def open_p2p(
         settings = settings.joining(store.network)
     for address in settings.bootstrap:
         peer_id_in(address)
-        check_dialable(parse_address(address))
     identity = await trio.to_thread.run_sync(open_identity, data_dir)
     swarm_key = await _read_swarm_key(settings.swarm_key_file)
     book = PeerBook(settings.max_known_peers)

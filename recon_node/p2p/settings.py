@@ -1,10 +1,11 @@
 """Settings of the network side. Times are in seconds, sizes in bytes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from recon_node.base.setting_types import (
@@ -21,8 +22,13 @@ from recon_node.base.setting_types import (
 from recon_node.ceramic import MAX_CAR_SIZE, Network
 from recon_node.ceramic.network import BOOTSTRAP
 from recon_node.fairness.slots import AllowList
-from recon_node.p2p.errors import PeerError
-from recon_node.p2p.transport.addresses import is_loopback, parse_address
+from recon_node.p2p.errors import P2PError
+from recon_node.p2p.transport.addresses import (
+    check_dialable,
+    check_listenable,
+    is_loopback,
+    parse_address,
+)
 from recon_node.recon import DEFAULT_SETTINGS, SessionSettings
 
 MIB: Final = 1 << 20
@@ -56,12 +62,17 @@ class ConnectionLimits:
     """The connection is cut when the peer leaves a ping unanswered for this long."""
 
 
-def _check_multiaddrs(addresses: tuple[str, ...]) -> None:
-    try:
-        for text in addresses:
-            parse_address(text)
-    except PeerError as error:
-        raise ValueError(str(error)) from None
+def _each(check: Callable[[Any], object]) -> AfterValidator:
+    """Return a validator of multiaddrs."""
+
+    def check_all(addresses: tuple[str, ...]) -> None:
+        try:
+            for text in addresses:
+                check(parse_address(text))
+        except P2PError as error:
+            raise ValueError(str(error)) from None
+
+    return checked_by(check_all)
 
 
 def _check_peer_ids(addresses: tuple[str, ...]) -> None:
@@ -75,19 +86,22 @@ def _check_not_empty(addresses: tuple[str, ...]) -> None:
         raise ValueError("give at least one address to listen on")
 
 
-Multiaddrs = Annotated[TextList, checked_by(_check_multiaddrs), Flag(metavar="MULTIADDR")]
+_MULTIADDRS: Final = Flag(metavar="MULTIADDR")
+Dialable = Annotated[TextList, _each(check_dialable), _MULTIADDRS]
 
 
 @dataclass(frozen=True, slots=True, config=SETTINGS)
 class P2PSettings:
     """Peers: where to listen, whom to join, how much they may cost."""
 
-    listen: Annotated[Multiaddrs, checked_by(_check_not_empty)] = ("/ip4/0.0.0.0/tcp/4101",)
+    listen: Annotated[
+        TextList, _each(check_listenable), checked_by(_check_not_empty), _MULTIADDRS
+    ] = ("/ip4/0.0.0.0/tcp/4101",)
     """Multiaddrs for peers to connect to: TCP over IPv4 or IPv6; port 0 takes any free port."""
-    announce: Multiaddrs = ()
+    announce: Dialable = ()
     """Multiaddrs to announce instead of those in `listen`, for a node behind NAT or in a
     container."""
-    bootstrap: Annotated[Multiaddrs, checked_by(_check_peer_ids)] = ()
+    bootstrap: Annotated[Dialable, checked_by(_check_peer_ids)] = ()
     """Peers through which to join the network, such as /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...
 
     The other node prints its peer id with `recon-node id`.

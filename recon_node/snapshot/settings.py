@@ -13,7 +13,7 @@ from recon_node.base.setting_types import (
     checked_by,
     parse_seconds,
 )
-from recon_node.ceramic.auth.did import public_key
+from recon_node.ceramic.auth.did import check_keys
 
 _SHORTEST: Final = 60.0
 """Seconds between two scheduled snapshots, at least."""
@@ -33,11 +33,6 @@ def parse_period(value: object) -> float | None:
     return seconds
 
 
-def _check_signers(signers: tuple[str, ...]) -> None:
-    for did in signers:
-        public_key(did)
-
-
 @dataclass(frozen=True, slots=True, config=SETTINGS)
 class SnapshotSettings:
     """Snapshots: what a new node starts from, and what this node makes on a schedule."""
@@ -46,7 +41,7 @@ class SnapshotSettings:
     """Snapshots to sync from when the node starts, before its peers deliver the rest: URLs such as
     "https://example.com/snapshots" or "s3://bucket/path". Only what the node lacks is fetched.
     """
-    signers: Annotated[TextList, checked_by(_check_signers), Setting("snapshot_signers")] = ()
+    signers: Annotated[TextList, checked_by(check_keys), Setting("snapshot_signers")] = ()
     """Whose snapshots to read: did:keys, as `recon-node snapshot list` shows them. Empty: anyone's.
 
     Every event is checked like a peer's in any case. A signer can only leave events out.

@@ -152,6 +152,28 @@ def test_each_refusal_names_its_source(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
+    ("name", "wrong", "words"),
+    [
+        ("listen", "/", "cannot listen on"),
+        ("listen", "/ip4/0.0.0.0/udp/4101/quic-v1", "cannot listen on"),
+        ("listen", "/dns4/node.example/tcp/4101", "cannot listen on"),
+        ("announce", "/ip4/192.0.2.7/udp/4101/quic-v1", "this node speaks TCP only"),
+        ("announce", "/ip4/0.0.0.0/tcp/4101", "is not the address of a host"),
+        ("bootstrap", PEER.replace("/tcp/", "/udp/"), "this node speaks TCP only"),
+        ("anchor_clients", "nonsense", "is not a DID"),
+        ("snapshot_signers", "did:pkh:x", "only of did:key"),
+    ],
+)
+def test_what_no_node_starts_with_or_works_with_is_refused(name, wrong, words, tmp_path) -> None:
+    """By `recon-node config check`, too."""
+    config = write(tmp_path / "node.toml", f'{name} = ["{wrong}"]\n')
+    result = CliRunner().invoke(main, ["config", "check", "--config", str(config)])
+    assert result.exit_code == 2
+    assert result.output.startswith(f"Error: {config}: {name}: ")
+    assert words in result.output
+
+
+@pytest.mark.parametrize(
     ("name", "right", "wrong"),
     [
         (

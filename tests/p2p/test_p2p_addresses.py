@@ -284,7 +284,7 @@ async def test_loopback_addresses_of_peers_elsewhere_are_not_kept(tmp_path, monk
     [("announce", "/ip4/0.0.0.0/tcp/4101"), ("bootstrap", "/ip4/192.0.2.7/udp/1/quic-v1")],
 )
 async def test_settings_that_cannot_be_dialled_stop_the_start(tmp_path, setting, address):
-    with pytest.raises(PeerError, match="cannot be dialled"):
+    with pytest.raises(ValueError, match="cannot be dialled"):
         async with node(tmp_path, **{setting: (f"{address}/p2p/{PEER}",)}):
             pass
 

@@ -31,7 +31,7 @@ clients have neither, and what both need takes 30 MB.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeAlias
@@ -224,6 +224,12 @@ def secp256k1_did(point: bytes) -> str:
 def p256_did(point: bytes) -> str:
     """Return the did:key of a P-256 public key, a compressed point of 33 bytes."""
     return _key_did(_P256_CODEC, point)
+
+
+def check_keys(dids: Iterable[str]) -> None:
+    """Raise DidError unless each DID is a did:key, see `public_key`."""
+    for did in dids:
+        public_key(did)
 
 
 @lru_cache(maxsize=4096)

@@ -253,18 +253,22 @@ async def _resolve_dnsaddr(address: Multiaddr) -> list[Multiaddr]:
     return usable[:MAX_RESOLVED]
 
 
-def check_port(address: Multiaddr) -> None:
-    """Raise P2PError if an address cannot be listened on, or its port is taken.
-
-    The library would not notice, since it shares ports (SO_REUSEPORT).
-    """
+def check_listenable(address: Multiaddr) -> None:
+    """Raise P2PError if an address is not one to listen on."""
     names = [protocol.name for protocol in address.protocols()]
-    if len(names) != 2 or names[0] not in ("ip4", "ip6") or names[1] != "tcp":
+    if names not in (["ip4", "tcp"], ["ip6", "tcp"]):
         raise P2PError(
             f"cannot listen on {address}: it must be /ip4/.../tcp/<port> or /ip6/.../tcp/<port>"
         )
-    ip, port = address.value_for_protocol(names[0]), int(address.value_for_protocol("tcp") or 0)
-    family = socket.AF_INET6 if names[0] == "ip6" else socket.AF_INET
+
+
+def check_port(address: Multiaddr) -> None:
+    """Raise P2PError if an address that is listenable is not this machine's, or its port is taken.
+
+    The library would not notice, since it shares ports (SO_REUSEPORT).
+    """
+    (kind, ip), (_, number) = address.items()
+    family, port = socket.AF_INET6 if kind.name == "ip6" else socket.AF_INET, int(number)
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

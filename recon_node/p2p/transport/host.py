@@ -423,8 +423,6 @@ def build_host(
         swarm_key=swarm_key,
     )
     announced = [parse_address(address) for address in settings.announce]
-    for address in announced:
-        check_dialable(address)
     host = GuardedHost(
         swarm,
         addrs_factory=lambda candidates: announced or candidates,
