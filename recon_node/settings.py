@@ -124,6 +124,10 @@ DECLARATIONS: Final = {declaration.name: declaration for declaration in declarat
 """All settings by their names."""
 
 
+_GONE: Final = ("write_policy", "write_policy_timeout")
+"""Settings of earlier versions which a node must not start without: it would accept more."""
+
+
 class Given(NamedTuple):
     """A setting's value as a source has it, before it is checked."""
 
@@ -146,6 +150,8 @@ def given_settings(
     for name in DECLARATIONS:
         if (text := os.environ.get(_variable(name))) is not None:
             given[name] = Given(text, _variable(name))
+    if gone := [name for name in _GONE if _variable(name) in os.environ]:
+        raise SettingsError("; ".join(f"{_variable(name)}: {_unknown(name)}" for name in gone))
     for name, value in (flags or {}).items():
         given[name] = Given(value, DECLARATIONS[name].flag)
     return given
@@ -220,6 +226,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _unknown(name: str) -> str:
     close = get_close_matches(name, DECLARATIONS, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"see {_EXPLAINED}"
+    if name in _GONE:
+        hint = "not any more: docs/upgrading.md says what there is instead"
     return f"no setting is named {name!r} ({hint})"
 
 

@@ -141,6 +141,17 @@ def test_only_numbers_are_numbers(tmp_path: Path, value: str) -> None:
         load_settings(two)
 
 
+def test_a_node_does_not_start_without_the_write_policy_of_an_earlier_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write(tmp_path / "node.toml", 'write_policy = "policy.py"\n')
+    with pytest.raises(SettingsError, match=r"'write_policy' \(not any more: docs/upgrading.md"):
+        load_settings(config)
+    monkeypatch.setenv("RECON_NODE_WRITE_POLICY", "policy.py")
+    with pytest.raises(SettingsError, match=r"^RECON_NODE_WRITE_POLICY: .*docs/upgrading.md"):
+        load_settings()
+
+
 def test_each_refusal_names_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match=r"^--network: no network is named 'x'"):
         load_settings(flags={"network": "x"})
