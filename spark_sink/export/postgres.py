@@ -182,8 +182,6 @@ class Postgres:
         text, known = cursor.fetchone() or (None, None)
         if not self._exists(cursor, name):  # or not any more
             text = known = None
-        elif cursor.execute(SQL("SELECT FROM {} LIMIT 1").format(self._table(name))).rowcount == 0:
-            text = None  # somebody may have emptied it
         token = None if text is None else Token.parse(text)
         changes = since(token)
         if changes.token == token:
@@ -191,6 +189,8 @@ class Postgres:
         wanted = {column.name: column.type for column in _columns(changes.spec)}
         if wanted != known:
             self._alter(cursor, changes.spec, wanted, known)
+        any_row = SQL("SELECT FROM {} LIMIT 1").format(self._table(name))
+        if wanted != known or not cursor.execute(any_row).rowcount:  # somebody may have emptied it
             changes, token = since(None), None
         refused = _Refused(cursor, self._table(_REFUSED), name)
         is_whole = token is None
