@@ -138,7 +138,10 @@ def restore(
 def _local(source: str) -> Iterator[Path]:
     """Yield the path of a backup, which is fetched first if it is in an object store."""
     if scheme_of(source) in ("", "file"):
-        yield Path(source.removeprefix("file://")).expanduser()
+        path = Path(source.removeprefix("file://")).expanduser()
+        if path.is_fifo():  # a backup is read more than once
+            raise CommandError(f"{path} is a pipe: write the backup to a file first")
+        yield path
         return
     url, _, name = source.rpartition("/")
     with temporary_folder() as folder:

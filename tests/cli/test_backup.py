@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import resource
 import shutil
@@ -159,6 +160,12 @@ def test_nothing_is_replaced(published: Published, tmp_path: Path) -> None:
     assert "already has events.sqlite3-wal, events.sqlite3-journal, events.sqlite3.rep" in said
     used = error_of("restore", made, "--data-dir", published.node.data_dir)
     assert "in use by process" in used
+
+
+def test_a_pipe_is_not_a_backup(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "backup.tar")
+    refused = error_of("restore", tmp_path / "backup.tar", "--data-dir", tmp_path / "new")
+    assert "backup.tar is a pipe" in refused
 
 
 def test_a_restore_that_was_killed_is_run_again(published, tmp_path, monkeypatch) -> None:
