@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import msgspec
 from deltalake import DeltaTable
 
 from recon_node.base.errors import without_passwords
@@ -177,7 +178,7 @@ def health_json(health: Health, now: datetime) -> dict[str, Any]:
         "node": health.node
         and {
             "url": without_passwords(health.node.url),
-            **(asdict(health.head) if health.head else {}),
+            **(msgspec.structs.asdict(health.head) if health.head else {}),
         },
         "troubles": health.troubles,
         "unprocessed": health.unprocessed,

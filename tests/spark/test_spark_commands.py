@@ -116,8 +116,8 @@ def test_a_token_goes_to_a_node_that_wants_it(filled, tmp_path, monkeypatch):
 
     def answer(_: object, request: httpx.Request) -> httpx.Response:
         if request.headers.get("authorization") != f"Bearer {token}":
-            return httpx.Response(401)
-        return httpx.Response(200, json={"epoch": "another", "low": 0, "head": 0})
+            return httpx.Response(401, content=iter(()))
+        return httpx.Response(200, content=iter([b'{"epoch": "another", "low": 0, "head": 0}']))
 
     monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
     file = tmp_path / "token"
