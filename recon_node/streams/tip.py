@@ -38,7 +38,7 @@ from recon_node.streams.graph import EventShape, Id, NoTipError, causal_order
 from recon_node.streams.json_values import BudgetError
 
 MAX_RIVALS: Final = 64
-"""Rivals that are named of one decision, those that come first by rank."""
+"""Rivals that any decision names, the first ones by rank, however many were named before."""
 MAX_HOLDERS: Final = 512 * 1024 * 1024
 """Bytes to say which candidates hold what."""
 _NEVER: Final = float("inf")
@@ -58,8 +58,8 @@ class Rule(Enum):
 class Decision(Generic[Id]):
     """One fork: `winner` won over `rivals` by `rule`.
 
-    `rivals` are ids, ascending: of at most `MAX_RIVALS`, since events can be the rivals of many
-    decisions.
+    `rivals` are ids, ascending. With merges, an event can be a rival in many decisions: once as
+    many were named as the stream has events, each decision names the first `MAX_RIVALS`.
     """
 
     rule: Rule
@@ -363,6 +363,8 @@ class _Race(Generic[Id]):
         """The rivals that each candidate watches."""
         self._rivals: list[tuple[Any, int]] = []
         """With their ranks, the first one first; also some that no candidate holds any more."""
+        self._names_left = len(graph.events)
+        """How many more rivals may be named, beyond `MAX_RIVALS` of each decision."""
 
     def _hold(self) -> None:
         """Note which candidates hold each event. Events of a chain share one integer."""
@@ -392,7 +394,7 @@ class _Race(Generic[Id]):
             rivals = self._first_rivals()
             if not rivals:  # all that are left hold the same data
                 left = (self._candidates[number] for number in _numbers(self._left))
-                rivals = nsmallest(1 + MAX_RIVALS, left, key=self._graph.rank)
+                rivals = nsmallest(self._most_named(), left, key=self._graph.rank)
                 decisions.append(self._graph.decision(rivals, Rule.EARLIEST_ANCHOR))
                 return rivals[0], decisions
             rule = Rule.EARLIEST_TIME if len(rivals) > 1 else Rule.ONLY_DATA
@@ -429,13 +431,17 @@ class _Race(Generic[Id]):
     def _first_rivals(self) -> list[int]:
         """Return the first rivals by rank, and forget those before them that nobody holds."""
         first: list[int] = []
-        while len(first) < min(1 + MAX_RIVALS, len(self._rivals)):
+        while len(first) < min(self._most_named(), len(self._rivals)):
             _, i = self._rivals[len(first)]
             if self._holders[i] & self._left:
                 first.append(i)
             else:
                 del self._rivals[len(first)]
+        self._names_left -= len(first)
         return first
+
+    def _most_named(self) -> int:
+        return 1 + max(MAX_RIVALS, self._names_left)
 
     def _drop_all_without(self, rival: int) -> list[int]:
         """Drop the candidates that do not hold a rival; return what they have watched."""
