@@ -110,6 +110,8 @@ def test_reasons_are_words_on_one_line(error: Exception, reason: str) -> None:
         ("s3://key:secret@bucket/x", "s3://***@bucket/x"),
         ("s3://key:se/cr?e#t@bucket/x, s3://:/@b", "s3://***@bucket/x, s3://***@b"),
         ("http://host:5101/a@b and s3://b:1?@c", "http://host:5101/a@b and s3://b:1?@c"),
+        ("http://[::1]:5101/a@b", "http://[::1]:5101/a@b"),
+        ("http://a:b,s3://c:d/e@f", "http://a:b,s3://***@f"),
         ("abfss://container@account.example/x", "abfss://container@account.example/x"),
         ("https://host/user:pass@x?a://b:c", "https://host/user:pass@x?a://b:c"),
         ("nobody@host and did:key:z6Mk", "nobody@host and did:key:z6Mk"),

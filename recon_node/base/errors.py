@@ -13,10 +13,13 @@ from typing import Final
 
 _NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
 _CREDENTIALS: Final = re.compile(
-    r"(https?://)[^/?#\s]*@|(://)[^/?#\s@:]*:(?:[^/?#\s]*|(?!\d+[/?#])[^\s@]{1,1000})@", re.I
+    r"(https?://)[^/?#\s]*@"
+    r"|(://)[^/?#\s@:[]*:(?:[^/?#\s]*|(?!\d+[/?#])(?:(?!://)[^\s@]){1,1000})@",
+    re.I,
 )
 """In a URL of the web, a user's name alone may be a token; in one of a store, it is its name. A
-password may have a slash that should be encoded, unless what precedes that is a port."""
+password may have a slash that should be encoded, unless what precedes that is a port. It ends where
+another URL begins: otherwise a line of many, which is somebody's text, takes seconds."""
 
 
 def reason_of(error: BaseException) -> str:
