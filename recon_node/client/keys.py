@@ -32,7 +32,7 @@ from recon_node.ipld import IpldError, multibase
 from recon_node.ipld.errors import required_for
 
 _PIPE_PATIENCE: Final = 10.0
-"""Seconds to wait for a pipe, such as that of `<(pass show key)`."""
+"""Seconds to wait until somebody opens a pipe to write to it."""
 _MAX_CAPABILITY: Final = 2 * 1024 * 1024
 """Bytes of a file with a capability that are read: it is a part of an event."""
 
@@ -303,16 +303,24 @@ def _read_pem(data: bytes) -> PrivateKey:
 
 
 def _read(path: str | os.PathLike[str], most: int) -> bytes:
-    """Return the beginning of a file. Of a pipe, something must come within `_PIPE_PATIENCE`."""
+    """Return the beginning of a file.
+
+    Somebody must open a pipe within `_PIPE_PATIENCE`; its content may come later, as when a
+    passphrase has to be typed.
+    """
     not_yet = getattr(os, "O_NONBLOCK", 0)  # else a pipe is opened when somebody writes to it
     with open(path, "rb", opener=lambda path, flags: os.open(path, flags | not_yet)) as file:
+        is_silent = False
         if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
             ready = select.poll()
             ready.register(file, select.POLLIN)
-            if not ready.poll(_PIPE_PATIENCE * 1000):
-                raise TimeoutError(errno.ETIMEDOUT, "nothing comes from it")
-            os.set_blocking(file.fileno(), True)
-        return file.read(most)
+            is_silent = not ready.poll(_PIPE_PATIENCE * 1000)
+        if not_yet:
+            os.set_blocking(file.fileno(), True)  # a terminal, too
+        content = file.read(most)  # at once without a writer
+        if is_silent and not content:
+            raise TimeoutError(errno.ETIMEDOUT, "nothing comes from it")
+        return content
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:

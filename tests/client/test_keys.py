@@ -4,6 +4,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,30 @@ def test_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert Key.load(pipe).did == key.did
         writing.result()
     monkeypatch.setattr(keys, "_PIPE_PATIENCE", 0.01)
+    with ThreadPoolExecutor() as threads, os.fdopen(os.open(pipe, os.O_RDWR), "wb") as writer:
+        reading = threads.submit(Key.load, pipe)
+        with pytest.raises(TimeoutError):  # a passphrase is typed, which takes longer
+            reading.result(0.2)
+        writer.write(key.to_bytes())
     for load in (Key.load, Capability.load):
         with pytest.raises(KeyFileError, match="nothing comes from it"):
             load(pipe)
+
+
+def test_a_key_that_is_typed() -> None:
+    code = "from recon_node.client import Key; print(); print(Key.load('/dev/stdin').did)"
+    typed, terminal = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-uc", code], stdin=terminal, stdout=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None
+        reader.stdout.readline()
+        with pytest.raises(subprocess.TimeoutExpired):  # it waits
+            reader.wait(0.2)
+        os.write(typed, b"00" * 32 + b"\n\x04")
+        assert reader.stdout.read().decode().strip() == Key.from_seed(bytes(32)).did
+    os.close(typed)
+    os.close(terminal)
 
 
 def test_a_capability_in_place_of_an_earlier_one(tmp_path, monkeypatch):
