@@ -13,12 +13,12 @@ def in_chunks(
     most_bytes: int,
     most_items: int = sys.maxsize,
 ) -> Iterator[list[Item]]:
-    """Divide items, lazily, into chunks of up to `most_bytes`, or a single larger item."""
+    """Divide items, lazily, into chunks of up to `most_bytes`, or one larger item."""
     chunk: list[Item] = []
     size = 0
     for item in items:
         item_size = size_of(item)
-        if chunk and (size + item_size > most_bytes or len(chunk) >= most_items):
+        if (size and size + item_size > most_bytes) or len(chunk) >= most_items:
             yield chunk
             chunk, size = [], 0
         chunk.append(item)

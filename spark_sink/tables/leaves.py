@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from recon_node.base.chunks import in_chunks
 from spark_sink.errors import cannot_read
 from spark_sink.schema import PARTITION_COLUMN, partition_of
 from spark_sink.tables.delta_log import CHANGE_DATA, CHANGE_TYPE, PARTITION, Action, listed, now
@@ -46,7 +47,6 @@ from spark_sink.tables.staging import (
     by_partition,
     conforming,
     folder_of,
-    in_chunks,
     read_file_upto,
     rows_in,
 )

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from recon_node.base.chunks import in_chunks
 from spark_sink.errors import cannot_read, cannot_write
 from spark_sink.schema import PARTITION_COLUMN, TableSpec, with_partition
 from spark_sink.tables.location import Location, concurrently, faults_as, file_system
@@ -99,23 +100,6 @@ class Staged:
         yield from self.tables
         for file in sorted(self.files, key=attrgetter("partition")):
             yield read_file(file, schema)
-
-
-def in_chunks(
-    items: Iterable[Item], size_of: Callable[[Item], int], most: int
-) -> Iterator[list[Item]]:
-    """Divide items into chunks of up to `most` bytes, or a single larger item."""
-    chunk: list[Item] = []
-    size = 0
-    for item in items:
-        item_size = size_of(item)
-        if size and size + item_size > most:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(item)
-        size += item_size
-    if chunk:
-        yield chunk
 
 
 @dataclass(frozen=True, slots=True)
