@@ -172,3 +172,13 @@ def test_a_long_range_is_kept_before_a_strangers_short_ones_that_are_used_often(
         for _ in range(20):
             make(keys, KeyRange(bytes([number]), bytes([number + 1])))
     assert make(keys, whole) == 0
+
+
+def test_long_ranges_that_nobody_uses_any_more_are_forgotten():
+    """A few took all slots but one, for good; and what was used had to share that one."""
+    keys, used = KeyStore(KEYS), [KeyRange(b"\x10", b"\x20"), KeyRange(b"\x20", b"\x30")]
+    for number in range(3 * MAX_SKETCHES):
+        make(keys, a_range(2000 + number))
+    for _ in range(8):
+        costs = [make(keys, key_range) for key_range in used]
+    assert costs == [0, 0]

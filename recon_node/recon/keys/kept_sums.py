@@ -19,6 +19,7 @@ of their ids, both of which the tree knows.
 """
 
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final, TypeVar
@@ -33,7 +34,7 @@ from recon_node.recon.keys.sha256a import COUNT_SHIFT, id_sum
 from recon_node.recon.keys.sketch import COUNTS, Sketch
 
 MAX_SKETCHES: Final = 4
-"""Maximum sketches that a store keeps (`_worth`). Each takes half a MB."""
+"""Maximum sketches that a store keeps: those of most worth. Each takes half a MB."""
 MAX_HASHES: Final = 64
 """Maximum LtHashes that a store keeps. Each takes 2 KiB."""
 _MANY_USES: Final = 64
@@ -59,7 +60,7 @@ S = TypeVar("S", Sketch, LtHash)
 class _KeptSum:
     """A sum of the keys of a range, up to a bound while it is being made."""
 
-    __slots__ = ("done", "key_range", "makers", "noted", "reached", "sum", "uses")
+    __slots__ = ("done", "key_range", "makers", "noted", "reached", "sum", "uses", "worth")
 
     def __init__(self, key_range: KeyRange, empty: Sketch | LtHash, noted: int) -> None:
         self.key_range = key_range
@@ -73,6 +74,8 @@ class _KeptSum:
         """How many sessions are making it now."""
         self.uses = 0
         """How often it was asked for, of late."""
+        self.worth = 0
+        """See `KeptSums._value`."""
 
     def passed(self, changed: list[bytes]) -> Sequence[int]:
         """Return the indices of the keys whose changes have to be made."""
@@ -101,7 +104,7 @@ class _KeptSum:
 class KeptSums:
     """The sketches and LtHashes of one key store, which notes every change here."""
 
-    __slots__ = ("_changed", "_digests", "_keys", "_signs", "cost", "kept")
+    __slots__ = ("_changed", "_digests", "_keys", "_level", "_signs", "cost", "kept")
 
     def __init__(self, keys: OrderedKeys) -> None:
         self._keys = keys
@@ -110,6 +113,8 @@ class KeptSums:
         self.kept: dict[tuple[type, KeyRange], _KeptSum] = {}
         """By kind and range, those used last at the end. While there are none, no change matters.
         """
+        self._level = Counter[type]()
+        """The worth of the sum of each kind that was forgotten last."""
         # Lists of bytes, because the garbage collector would visit tuples.
         self._changed: list[bytes] = []
         self._digests: list[bytes] = []
@@ -184,6 +189,7 @@ class KeptSums:
                 raise ValueError("they are not the sums of these keys")
             kept = loaded[kind, key_range] = _KeptSum(key_range, unpacked, len(self._signs))
             kept.done = True
+            self._value(kept)
         self.kept.update(loaded)
 
     def clear(self) -> None:
@@ -200,6 +206,7 @@ class KeptSums:
                 if not self._make_room(kind, most, key_range):
                     return None
                 kept = _KeptSum(key_range, kind(), len(self._signs))
+                self._value(kept)
             self.kept[name] = kept  # as the latest
             self._settle(kept)
             if kept.done:
@@ -219,22 +226,26 @@ class KeptSums:
         of_kind = [name for name in self.kept if name[0] is kind]
         if len(of_kind) < most:
             return True
-        least = min(of_kind, key=self._worth, default=None)
+        least = min(of_kind, key=lambda name: self.kept[name].worth, default=None)
         if least is None:
             return False
-        if self.kept[least].makers and self._worth(least) >= self._keys.count(key_range):
+        count = self._keys.count
+        if self.kept[least].makers and count(least[1]) >= count(key_range):
             return False
-        del self.kept[least]
+        self._level[kind] = self.kept.pop(least).worth
         return True
 
-    def _worth(self, name: tuple[type, KeyRange]) -> int:
-        """Return what it would take to make a sum again, times its uses of late: so a stranger's
-        short ranges do not push out what every session needs, however often they are used."""
-        return (1 + self.kept[name].uses) * self._keys.count(name[1])
+    def _value(self, kept: _KeptSum) -> None:
+        """Note what a sum is worth: what it would take to make it again, times its uses of late. So
+        a stranger's short ranges do not push out what every session needs, however often they are
+        used. What was forgotten last is added, so that long ranges that nobody uses go, too."""
+        cost = (1 + kept.uses) * self._keys.count(kept.key_range)
+        kept.worth = self._level[type(kept.sum)] + cost
 
     def _note_use(self, used: _KeptSum) -> None:
         """Count a use; what was used long ago counts less and less."""
         used.uses += 1
+        self._value(used)
         if used.uses >= _MANY_USES:
             for kept in self.kept.values():
                 kept.uses //= 2
