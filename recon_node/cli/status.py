@@ -125,7 +125,7 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
         note = ": nothing is taken from peers" if short else ""
         facts.add_row("disk", f"{text} (keep_free){note}", style="bold red" if short else None)
         if failure := disk.get("failure"):
-            facts.add_row("NOT WRITABLE", failure, style="bold red")
+            facts.add_row("LAST WRITE FAILED", failure, style="bold red")
     if (core := recon.get("native_core")) is not None:
         facts.add_row("signatures", f"by the native core {core}" if core else "by Python")
     if memory := recon.get("peer_memory"):

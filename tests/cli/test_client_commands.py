@@ -156,7 +156,7 @@ def test_status_shows_the_syncs_that_moved_events(monkeypatch: pytest.MonkeyPatc
     assert not re.search(r"\b930\b", second)  # but of so many minutes ago
     assert re.search(r"^pending +7\b", shown, re.MULTILINE)
     recon["disk"] = {"free": 1, "keep_free": 2, "is_short": False, "failure": "check the mount"}
-    assert re.search("^NOT WRITABLE +check the mount", run("status").stdout, re.MULTILINE)
+    assert re.search("^LAST WRITE FAILED +check the mount", run("status").stdout, re.MULTILINE)
     recon["syncs"] = [moved]  # as after the first sync: one table is enough
     shown = run("status").stdout
     assert "latest syncs" in shown

@@ -25,7 +25,7 @@ function Now({ node }) {
     ]} />
     ${node.damaged > 0 && html`<p class="notice bad">${count(node.damaged)} events are damaged in the log, and are
       being fetched again from peers: see docs/operations.md.</p>`}
-    ${node.disk?.failure && html`<p class="notice bad">Nothing can be written: ${node.disk.failure}</p>`}
+    ${node.disk?.failure && html`<p class="notice bad">Nothing could be written when last tried: ${node.disk.failure}</p>`}
     ${node.disk?.is_short && html`<p class="notice bad">The disk is nearly full: the node takes no events from peers
       (keep_free).</p>`}
     ${node.anchoring_alarm && html`<p class="notice bad">Anchoring: ${node.anchoring_alarm}</p>`}`;
