@@ -272,8 +272,9 @@ def temporary_folder() -> Iterator[Path]:
     """
     for left in Path(gettempdir()).glob(f"{_TEMPORARY}*"):
         with suppress(OSError), open_locked(left / _LOCK, create=False):
-            shutil.rmtree(left)
-    with TemporaryDirectory(prefix=_TEMPORARY) as name, open_locked(Path(name) / _LOCK):
+            if len([*left.iterdir()]) > 1:  # else another process is just making it
+                shutil.rmtree(left)
+    with TemporaryDirectory(prefix=_TEMPORARY) as name, open_locked(Path(name) / _LOCK, wait=True):
         yield Path(name)
 
 

@@ -173,6 +173,17 @@ def test_a_directory_is_made_private_with_its_files(tmp_path: Path) -> None:
     assert not is_exposed(secret)
 
 
+def test_a_temporary_folder_that_is_being_made_is_not_deleted(tmp_path, monkeypatch):
+    """Two backups may begin at the same moment."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with temporary_folder() as other:
+        new = tmp_path / f"{other.name}-2"
+    new.mkdir()
+    (new / ".lock").touch()  # which is locked next
+    with temporary_folder():
+        assert new.exists()
+
+
 def test_a_secret_of_root_may_be_read_by_its_group(tmp_path: Path, monkeypatch) -> None:
     """As those that systemd and Kubernetes give to a process of another user."""
     secret = tmp_path / "secret"
