@@ -56,6 +56,10 @@ _TOKEN: Final = (
 )
 _MAX_ANSWER: Final = 16 * 1024 * 1024
 """Bytes of an answer that is read at once."""
+_MAX_BATCH: Final = 8 * 1024 * 1024
+"""Bytes of a batch of a node, and some more."""
+_SLOWEST: Final = 16 * 1024
+"""Bytes a second at which a batch may arrive for longer than an answer may take."""
 _MAX_REASON: Final = 500
 """Characters of a node's message that an error quotes."""
 _NO_STREAM: Final = (
@@ -439,8 +443,8 @@ def _retried(
 
 
 class _ResponseBody(io.RawIOBase):
-    """A response's body as a file for the Arrow reader; `wait` lets `seconds` begin anew in which
-    it has to send what is read next."""
+    """A response's body as a file for the Arrow reader. What is read next has to come in `seconds`,
+    or in more if it is no more than a batch and comes at some pace."""
 
     def __init__(self, response: httpx.Response, seconds: float) -> None:
         self._seconds = seconds
@@ -451,7 +455,12 @@ class _ResponseBody(io.RawIOBase):
 
     def wait(self) -> None:
         """Wait for the next rows, until the time is up."""
-        self._deadline = time.monotonic() + self._seconds
+        self._since, self._received = time.monotonic(), 0
+
+    def _is_late(self) -> bool:
+        seconds = time.monotonic() - self._since
+        comes = _SLOWEST * seconds < self._received < _MAX_BATCH
+        return seconds > self._seconds and not comes
 
     def readable(self) -> bool:
         """Return True."""
@@ -460,11 +469,12 @@ class _ResponseBody(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read some bytes; 0 at the end."""
         while not self._rest:
-            if time.monotonic() > self._deadline:
+            if self._is_late():
                 raise httpx.ReadTimeout("timed out")
             chunk = next(self._chunks, None)
             if chunk is None:
                 return 0
+            self._received += len(chunk)
             self.tail = (self.tail + chunk[-8:])[-8:]
             self._rest = memoryview(chunk)
         size = min(len(buffer), len(self._rest))

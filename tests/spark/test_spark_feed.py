@@ -5,10 +5,13 @@ import json
 import math
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler
-from types import MappingProxyType
+from itertools import count
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import httpx
@@ -385,3 +388,18 @@ def test_an_answer_without_end_is_given_up(monkeypatch, status):
         for ask in (feed.head, lambda: next(feed.read(0, 1, "any"))):
             with pytest.raises(FeedUnreachableError, match="timed out"):
                 ask()
+
+
+@pytest.mark.parametrize("slowest", [1, 1_000_000])
+def test_a_batch_may_take_long_if_it_comes_at_some_pace(sample, monkeypatch, slowest):
+    """4 MB take longer than an answer may over a slow line: they were asked for again, for ever."""
+    clock = SimpleNamespace(monotonic=partial(next, count(0, 20)), sleep=time.sleep)
+    monkeypatch.setattr(feed_client, "time", clock)
+    monkeypatch.setattr(feed_client, "_SLOWEST", slowest)
+    with answering(arrow(feed_rows(sample))) as url:
+        rows = Feed(url, patience=0).read(0, len(sample), "any")
+        if slowest == 1:
+            assert sum(batch.num_rows for batch in rows) == len(sample)
+        else:
+            with pytest.raises(FeedUnreachableError, match="timed out"):
+                next(rows)
