@@ -39,8 +39,11 @@ TOTAL_TIMEOUT: Final = 120.0
 FILE_TIMEOUT: Final = 86_400.0
 """Seconds for a request that is answered by a file as large as a log."""
 RETRIES: Final = 3
+_PART_BYTES: Final = 5 * 1024 * 1024
+_MAX_PARTS: Final = 10_000
+"""Parts that S3 takes of an object: those of a file of more than 48 GiB are larger."""
 PARTS_AT_ONCE: Final = 4
-"""Parts of 5 MiB that are sent at the same time: each is done in `TOTAL_TIMEOUT` at 1.4 Mbit/s."""
+"""Parts that are sent at the same time. One of 5 MiB is done in `TOTAL_TIMEOUT` at 1.4 Mbit/s."""
 MAX_WHOLE: Final = 1024 * 1024
 """Bytes of an object that is read as a whole, at most: only root objects are."""
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURITE_BLOB_STORAGE_URL", "STORAGE_EMULATOR_HOST")
@@ -243,9 +246,11 @@ class Objects:
 
     def put(self, name: str, data: bytes | Path) -> None:
         """Write an object, or a file as one; others see it whole or not at all."""
+        size = data.stat().st_size if isinstance(data, Path) else len(data)
+        part = max(_PART_BYTES, -(-size // _MAX_PARTS))
         with self._explained(name, "written"):
-            obstore.put(self._store, name, data, max_concurrency=PARTS_AT_ONCE)
-        self._count(sent=data.stat().st_size if isinstance(data, Path) else len(data))
+            obstore.put(self._store, name, data, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
+        self._count(sent=size)
 
     def put_missing(self, name: str, data: bytes) -> None:
         """Write an object whose name follows from its bytes, unless it is there.

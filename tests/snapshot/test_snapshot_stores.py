@@ -211,6 +211,17 @@ def test_a_slow_line_is_enough_for_files(monkeypatch: pytest.MonkeyPatch, s3) ->
     assert read.retry_config["retry_timeout"].total_seconds() >= FILE_TIMEOUT
 
 
+def test_a_large_file_has_no_more_parts_than_s3_takes(monkeypatch, s3, tmp_path: Path) -> None:
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("recon_node.snapshot.objects._MAX_PARTS", 2)
+    (tmp_path / "file").write_bytes(bytes(11 << 20))
+    Objects.open("s3://bucket/large", make=True).put("file", tmp_path / "file")
+    stored = httpx.head(f"{s3['AWS_ENDPOINT_URL']}/bucket/large/file")
+    assert stored.headers["etag"].endswith('-2"')  # the number of its parts
+    assert stored.headers["content-length"] == f"{11 << 20}"
+
+
 def seconds(text: str) -> int:
     """Of a duration as the library shows it."""
     units = {"s": 1, "m": 60, "h": 3600, "day": 86400}
