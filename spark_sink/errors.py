@@ -33,8 +33,8 @@ _STORE_FAULTS: Final = (
         "the bucket does not exist: create it, or correct its name",
     ),
     (
-        r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google|no providers in chain|"
-        "loading credentials",
+        r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google|"
+        "no credentials found in chain|loading credentials",
         "there are no credentials for the store: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
         "AZURE_STORAGE_ACCOUNT_KEY, GOOGLE_SERVICE_ACCOUNT, or what its provider has instead, in "
         "the environment",

@@ -11,6 +11,7 @@ operator of such a store is trusted not to fill this process's memory; that of a
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,8 @@ from recon_node.base.files import room_at
 from recon_node.snapshot.web import WebServer
 
 _FAILURES: Final = (BaseError, OSError, ValueError)
+_METADATA: Final = re.compile(r"169\.254\.169\.254|metadata\.google|/latest/(api|meta-data)/")
+"""In the URL of a cloud machine's metadata, where the library looks for credentials last."""
 _MAX_REASON: Final = 300
 """Characters of a library's explanation."""
 TIMEOUT: Final = 30.0
@@ -304,6 +307,11 @@ class Objects:
 def _reason(error: Exception) -> str:
     """Return the library's explanation without its dump of internals."""
     text = plain(without_passwords(str(error).partition("\n\nDebug source")[0]))
+    if _METADATA.search(text):
+        return (
+            "there are no credentials for the store: set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or what its provider has instead, in the environment"
+        )
     return text[:_MAX_REASON] or type(error).__name__
 
 

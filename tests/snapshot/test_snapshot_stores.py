@@ -199,6 +199,17 @@ def test_a_file_without_end_is_read_until_the_disk_has_no_room(tmp_path, monkeyp
     assert (tmp_path / "backup.tar").stat().st_size <= 3_000_000
 
 
+def test_missing_credentials_are_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as the failure of a server that the user has not named."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(
+        ObjectError, match=r"cannot be read: there are no credentials for the store"
+    ):
+        Objects.open("s3://bucket/ceramic").get("latest.car")
+
+
 def test_a_slow_line_is_enough_for_files(monkeypatch: pytest.MonkeyPatch, s3) -> None:
     """To send a part counts as waiting for its answer, and all parts share the line."""
     for name, value in s3.items():

@@ -27,6 +27,14 @@ from spark_sink.tables.sink_table import SinkTable
 from spark_sink.tables.tables import STAGING_DIR, Tables, lock
 
 AZURE_WITH_A_WRONG_KEY = {"AZURE_STORAGE_ACCOUNT_NAME": "name", "AZURE_STORAGE_ACCOUNT_KEY": "x"}
+NO_CREDENTIALS = {
+    "AWS_ENDPOINT_URL": None,
+    "AWS_ACCESS_KEY_ID": None,
+    "AWS_SECRET_ACCESS_KEY": None,
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_SHARED_CREDENTIALS_FILE": "/none",
+    "AWS_CONFIG_FILE": "/none",
+}
 
 
 def fill(location: Location, *ends: int, names: Sequence[str] = DERIVED) -> Sink:
@@ -137,6 +145,7 @@ def test_two_drivers_of_one_machine_are_told_at_once(store: Location) -> None:
     ("where", "variables", "message"),
     [
         ("s3://nowhere/t", {}, "the bucket does not exist"),
+        ("s3://bucket/t", NO_CREDENTIALS, "there are no credentials for the store"),
         ("s3://bucket/t", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "the store does not answer"),
         ("s3://bucket/t", {"AWS_ENDPOINT_URL": "127.0.0.1:9000"}, "not the URL of a store's ser"),
         ("s3://bucket/t", {"AWS_ENDPOINT_URL": ""}, "AWS_ENDPOINT_URL is '', which is not the URL"),
@@ -151,7 +160,9 @@ def test_what_is_wrong_with_a_store_is_reported_in_a_sentence(
     where, variables, message, monkeypatch
 ):
     for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
     soon = ("--storage-option", "max_retries=1")
     (line,) = told("optimize", "--tables", where, *soon, code=1).splitlines()
     assert line.startswith("Error: ")
