@@ -29,7 +29,7 @@ import json
 import math
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
 import jsonschema_rs
@@ -39,6 +39,7 @@ from recon_node.ipld import dag_json
 from recon_node.ipld.dag_json import number_text
 from recon_node.streams.json_values import Budget, BudgetError, JsonPatchError, measure
 from recon_node.streams.schema_normal_form import (
+    ADDRESSES,
     EACH,
     EITHER,
     HERE,
@@ -80,7 +81,9 @@ _STEPS: Final = 1_000
 
 _BEYOND_INTEGERS: Final = 2.0**64
 """No integer of a document is as large."""
-_NOT_A_REGEX: Final = 'the value is not a "regex"'
+_MASK: Final = "the value"
+"""What errors have in place of strangers' content."""
+_NOT_A_REGEX: Final = f'{_MASK} is not a "regex"'
 _NOT_A_PATTERN: Final = "its pattern is not a regular expression, or takes too much memory,"
 _VALIDATORS: Final = {
     "draft-04": jsonschema_rs.Draft4Validator,
@@ -101,7 +104,7 @@ class DocumentSchema:
     def __init__(self, schema: dict[str, Any]) -> None:
         self._draft = draft_of(schema)
         with _schema_errors():
-            jsonschema_rs.meta.validate(schema)  # while it has its annotations
+            _schema_of(self._draft).validate(schema)  # while it has its annotations
         schema = normal_form(schema, self._draft)
         self._price = SchemaPrice.of(schema)
         is_by_member = schema.get("type") == "object" and _ABOUT_ALL.isdisjoint(schema)
@@ -137,7 +140,7 @@ class DocumentSchema:
             # By name: the engine and the price must never differ about the draft.
             return _VALIDATORS[self._draft](
                 schema,
-                mask="the value",
+                mask=_MASK,
                 offline=True,
                 validate_formats=False,
                 pattern_options=_options(self._price),
@@ -240,6 +243,12 @@ class DocumentSchema:
             path = "".join(f"/{part}" for part in error.instance_path)
             return f"the model's schema: {error.message}{path and f' at {path}'}"
         raise RuntimeError("content is invalid by a schema, but there is no error")
+
+
+@cache
+def _schema_of(draft: str) -> jsonschema_rs.Validator:
+    """Return what checks schemas by the draft's own schema."""
+    return _VALIDATORS[draft]({"$ref": ADDRESSES[draft]}, mask=_MASK, offline=True)
 
 
 @contextmanager

@@ -47,13 +47,15 @@ _ANNOTATIONS: Final = (
     *("readOnly", "writeOnly", "$schema"),
 )
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
-_DRAFTS: Final = {
+ADDRESSES: Final = {
     **{
-        f"http://json-schema.org/{name}/schema": name
+        name: f"http://json-schema.org/{name}/schema"
         for name in ("draft-04", "draft-06", "draft-07")
     },
-    **{f"https://json-schema.org/draft/{name}/schema": name for name in ("2019-09", "2020-12")},
+    **{name: f"https://json-schema.org/draft/{name}/schema" for name in ("2019-09", "2020-12")},
 }
+"""The addresses of the drafts' own schemas."""
+_DRAFTS: Final = {address: name for name, address in ADDRESSES.items()}
 _OLDEST: Final = ("draft-04", "draft-06")
 """Drafts without `if`."""
 _REF_IS_ALONE: Final = (*_OLDEST, "draft-07")
