@@ -142,7 +142,8 @@ def given_settings(
     """Return what the file, the environment and the flags set, by name; the last source wins.
 
     Raises:
-        SettingsError: the file cannot be read, or has an unknown setting.
+        SettingsError: the file cannot be read, or has an unknown setting; or the environment has a
+            former one, see `_GONE`.
     """
     given: dict[str, Given] = {}
     for name, value in (_read_toml(config) if config else {}).items():

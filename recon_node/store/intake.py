@@ -435,7 +435,7 @@ class Writer:
 
     async def close(self) -> None:
         """Close the log after all changes so far; later ones find the store closed."""
-        closing = _Job(self._close_log)
+        closing = _Job(self._close_log, is_change=False)
         try:
             with trio.CancelScope(shield=True):
                 await self._do(closing, is_last=True)

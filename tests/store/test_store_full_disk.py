@@ -70,6 +70,15 @@ async def test_a_disk_that_takes_nothing_is_an_error_for_every_caller_and_is_log
         assert await feed_of(store) == after
 
 
+async def test_to_close_a_log_is_not_to_write_it_again(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+            store._writer.log.connection.execute("PRAGMA query_only = ON")
+            with pytest.raises(StoreError):
+                await store.admit_remote(World(1).offers())
+    assert [entry["log_level"] for entry in logs] == ["error"]
+
+
 def test_the_system_s_word_for_a_full_disk_is_understood(tmp_path: Path) -> None:
     error = OSError(errno.ENOSPC, "No space left on device")
     assert isinstance(explain_os(error, tmp_path), DiskFullError)
