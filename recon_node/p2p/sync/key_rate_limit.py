@@ -7,10 +7,10 @@ address, an IPv6 /56) has a bucket of `KEYS_AT_ONCE` looks, which fills up by `K
 peer that has emptied it waits. Peer ids cost nothing, so they do not count.
 
 `sessions.Meter` has sessions pay, `event_server.Searches` requests for ids, and `interest_gossip`
-statements. A request for a single
-id may take a look at every key, about 10 ms for a million. For each event that is found, the peer
-gets looks back, because sending an event takes longer than looking at that many keys. So an honest
-peer, which asks for hundreds of events at a time, never waits.
+statements. A request for a single id may take a look at every key, about 10 ms for a million. For
+each event that is found, the peer gets looks back, because sending an event takes longer than
+looking at that many keys. So an honest peer, which asks for hundreds of events at a time, never
+waits.
 """
 
 from typing import Final
