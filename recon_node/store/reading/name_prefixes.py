@@ -31,7 +31,7 @@ def cid_ranges(prefix: str) -> Iterator[Range]:
         digits = -(-bits // 5)
         spare = digits * 5 - bits  # bits: zeros at the end of the text
         numbers = _numbers(prefix[1:], BASE32, digits)
-        yield from _within(head, numbers and (numbers[0] >> spare, numbers[1] >> spare))
+        yield from _within(head, numbers and (-(-numbers[0] >> spare), numbers[1] >> spare))
 
 
 def init_ranges(prefix: str) -> Iterator[Range]:
