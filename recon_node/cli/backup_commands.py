@@ -141,6 +141,8 @@ def _local(source: str) -> Iterator[Path]:
         path = Path(source.removeprefix("file://")).expanduser()
         if path.is_fifo():  # a backup is read more than once
             raise CommandError(f"{path} is a pipe: write the backup to a file first")
+        if path.is_dir():
+            raise CommandError(f"{path} is a directory: name one of the backups in it")
         yield path
         return
     url, _, name = source.rpartition("/")

@@ -142,7 +142,7 @@ def test_a_new_epoch_lets_readers_start_over(published: Published, tmp_path: Pat
 
 def test_a_directory_is_not_a_backup(tmp_path: Path) -> None:
     refused = error_of("restore", tmp_path, "--data-dir", tmp_path / "new")
-    assert refused == f"Error: {tmp_path}: Is a directory\n"
+    assert refused == f"Error: {tmp_path} is a directory: name one of the backups in it\n"
 
 
 def test_nothing_is_replaced(published: Published, tmp_path: Path) -> None:

@@ -174,6 +174,7 @@ def test_errors_say_what_to_do(shell: Shell) -> None:
         (("model", "new", "{"), 2, "not JSON"),
         (("model", "new", "[]"), 2, "not a JSON object"),
         (("model", "new", "@nowhere"), 2, "No such file"),
+        (("model", "new", "post.json"), 2, "to read it from a file, write @FILE"),
         (("model", "new", "{}"), 1, "the model has no name"),
         (("stream", "new", "x", "{}"), 1, "StreamID"),
         (("stream", "update", "x"), 2, "either the new CONTENT or a --patch"),

@@ -106,7 +106,7 @@ class JsonText(click.ParamType[Any]):
         except OSError as error:
             self.fail(f"{value}: {reason_of(error)}", param, ctx)
         except ValueError as error:
-            self.fail(f"not JSON: {error}", param, ctx)
+            self.fail(f"not JSON: {error}; to read it from a file, write @FILE", param, ctx)
         except RecursionError:
             self.fail("not JSON that can be read: it is nested too deeply", param, ctx)
 
