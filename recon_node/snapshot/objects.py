@@ -31,7 +31,7 @@ from recon_node.base.files import room_at
 from recon_node.snapshot.web import WebServer
 
 _FAILURES: Final = (BaseError, OSError, ValueError)
-_METADATA: Final = re.compile(r"169\.254\.169\.254|metadata\.google|/latest/(api|meta-data)/")
+_METADATA: Final = re.compile(r"169\.254\.169\.254|metadata\.google|/latest/(api/token|meta-)")
 """In the URL of a cloud machine's metadata, where the library looks for credentials last."""
 _MAX_REASON: Final = 300
 """Characters of a library's explanation."""

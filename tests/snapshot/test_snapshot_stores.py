@@ -199,7 +199,7 @@ def test_a_file_without_end_is_read_until_the_disk_has_no_room(tmp_path, monkeyp
     assert (tmp_path / "backup.tar").stat().st_size <= 3_000_000
 
 
-def test_missing_credentials_are_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_reported_in_a_sentence(monkeypatch, tmp_path: Path) -> None:
     """Not as the failure of a server that the user has not named."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -208,6 +208,10 @@ def test_missing_credentials_are_reported_in_a_sentence(monkeypatch: pytest.Monk
         ObjectError, match=r"cannot be read: there are no credentials for the store"
     ):
         Objects.open("s3://bucket/ceramic").get("latest.car")
+    monkeypatch.setattr("recon_node.snapshot.objects.RETRIES", 0)
+    with pytest.raises(ObjectError) as other:
+        Objects.open("http://127.0.0.1:9/latest/api").fetch("backup.tar", tmp_path / "backup.tar")
+    assert "credentials" not in str(other.value)
 
 
 def test_a_slow_line_is_enough_for_files(monkeypatch: pytest.MonkeyPatch, s3) -> None:
