@@ -31,10 +31,10 @@ from deltalake import DeltaTable
 from duckdb import DuckDBPyConnection
 
 from recon_node.ceramic import StreamId
+from spark_sink import ipc
 from spark_sink.functions import FUNCTIONS, register_duckdb_functions
 from spark_sink.query.dataset import dataset_of, files_in_sql
 from spark_sink.schema import PARTITION_COLUMN, RAW, TABLES
-from spark_sink.serve import ipc
 from spark_sink.serve.allowed import Allowed
 from spark_sink.serve.statement import FEED, SqlStatement, query_error, understand
 from spark_sink.tables.catalog import VIEWS, open_view, path_of, view_names

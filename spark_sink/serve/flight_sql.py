@@ -28,8 +28,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from recon_node.base.latest import Remembered
+from spark_sink import ipc
 from spark_sink.errors import RequestError, invalid_request
-from spark_sink.serve import ipc, metadata
+from spark_sink.serve import metadata
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.flight_messages import MalformedError, Message, name_of, new, packed, unpacked
 from spark_sink.serve.metadata import MAX_SQL

@@ -25,8 +25,8 @@ from urllib.parse import unquote
 
 from recon_node.fairness.slots import Slot, Slots, address_block_of
 from spark_sink.errors import Code, RequestError
+from spark_sink.ipc import Parts
 from spark_sink.serve.database import Wanted
-from spark_sink.serve.ipc import Parts
 from spark_sink.serve.query_worker import (
     DATA,
     END,

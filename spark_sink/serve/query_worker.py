@@ -30,8 +30,8 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from recon_node.base.program import limit
+from spark_sink import ipc
 from spark_sink.errors import RequestError, SinkError, invalid_request, one_line
-from spark_sink.serve import ipc
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.served_feed import ServedFeed
 from spark_sink.serve.statement import FEED, SqlStatement

@@ -25,6 +25,7 @@ from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.ceramic.event_id import FIELDS_SIZE
 from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import multibase
+from spark_sink import ipc
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, one_line
 from spark_sink.schema import FEED
 
@@ -62,17 +63,8 @@ _SLOWEST: Final = 16 * 1024
 """Bytes a second at which a batch may arrive for longer than an answer may take."""
 _MAX_REASON: Final = 500
 """Characters of a node's message that an error quotes."""
-_NO_STREAM: Final = (
-    httpx.HTTPError,
-    pa.ArrowException,
-    OSError,
-    ValueError,
-    RecursionError,
-    MemoryError,
-)
-"""What reading raises if an answer is not a whole stream of Arrow's, or claims to be a huge one."""
-_END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""The end of an Arrow stream; one that was cut off between two batches looks complete otherwise."""
+_NO_STREAM: Final = (httpx.HTTPError, pa.ArrowException, OSError, ValueError, RecursionError)
+"""What reading raises if an answer is not a whole stream of Arrow's."""
 
 _ED25519_PEER_ID: Final = bytes.fromhex("002408011220")
 _KEY_SIZE: Final = 32
@@ -319,15 +311,13 @@ class Feed:
                     answer = self._whole(response, _TIMEOUT)
                     self.check_status(answer, str(params.get("epoch", "")))
                 raw = _ResponseBody(response, max(self.patience, _TIMEOUT.read or 0.0))
-                stream = pa.ipc.open_stream(io.BufferedReader(raw, _READ_BUFFER_BYTES))
-                self._check_filters(stream.schema)
-                for batch in stream:
+                schema, batches = ipc.read_stream(io.BufferedReader(raw, _READ_BUFFER_BYTES))
+                self._check_filters(schema)
+                for batch in batches:
                     if batch.num_rows:
                         yield batch
                     if batch.num_rows or self.filters:
                         raw.wait()
-                if raw.tail != _END_OF_STREAM:
-                    raise OSError("its answer was cut off")
         except _NO_STREAM as error:  # interrupted or cut off
             raise _connection_error(self.url, error) from None
 
@@ -451,7 +441,6 @@ class _ResponseBody(io.RawIOBase):
         self.wait()
         self._chunks = response.iter_raw()
         self._rest = memoryview(b"")
-        self.tail = b""  # the last bytes received
 
     def wait(self) -> None:
         """Wait for the next rows, until the time is up."""
@@ -475,7 +464,6 @@ class _ResponseBody(io.RawIOBase):
             if chunk is None:
                 return 0
             self._received += len(chunk)
-            self.tail = (self.tail + chunk[-8:])[-8:]
             self._rest = memoryview(chunk)
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]
@@ -493,7 +481,8 @@ def _column_of(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if field.name in _NEW_COLUMNS and field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
     column = batch.column(field.name)
-    if pa.types.is_dictionary(column.type):  # each row may have the same large value
+    # Each row of a dictionary or of a view may have the same large value.
+    if column.type.id != field.type.id:
         raise pa.ArrowInvalid(f"{field.name} is a {column.type}")
     return column.cast(field.type)
 

@@ -42,8 +42,9 @@ from pyarrow import flight
 from spark_helpers import processes_under
 from support.waiting import wait_until
 
+from spark_sink import ipc
 from spark_sink.errors import RequestError, SinkError
-from spark_sink.serve import flight_server, ipc
+from spark_sink.serve import flight_server
 from spark_sink.serve.allowed import FUNCTIONS, OPERATORS
 from spark_sink.serve.database import Database
 from spark_sink.serve.flight_messages import new, packed, unpacked
@@ -227,6 +228,10 @@ def written(column: pa.Array, **options: Any) -> list[ipc.Parts]:
     row, stream = pa.record_batch([column], ["1"]), pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, row.schema, options=pa.ipc.IpcWriteOptions(**options)) as to:
         to.write_batch(row)
+    return parts_in(stream)
+
+
+def parts_in(stream: pa.BufferOutputStream) -> list[ipc.Parts]:
     messages = pa.ipc.MessageReader.open_stream(stream.getvalue())
     return [(bytes(message.metadata), bytes(message.body or b"")) for message in messages]
 
@@ -235,6 +240,22 @@ def lying(first: int) -> list[ipc.Parts]:
     """A value that begins before its bytes."""
     schema, (header, body) = written(pa.array([b"AAAA"]))
     return [schema, (header, body.replace(struct.pack("<ii", 0, 4), struct.pack("<ii", first, 0)))]
+
+
+def compressed_as_by_arrow_0_17() -> list[ipc.Parts]:
+    """The rows say how they are compressed in the metadata of their message."""
+    row, stream = pa.record_batch([pa.array([bytes(1 << 24)])], ["1"]), pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4, compression="zstd")
+    with pa.ipc.new_stream(stream, row.schema, options=options) as to:
+        to.write_batch(row, custom_metadata={"ARROW:experimental_compression": "zstd"})
+    schema, batch = parts_in(stream)
+    header = bytearray(batch[0])
+    (root,) = struct.unpack_from("<I", header)
+    at = ipc._field(header, root, 2)
+    table = at + struct.unpack_from("<I", header, at)[0]
+    (back,) = struct.unpack_from("<i", header, table)
+    struct.pack_into("<H", header, table - back + 2 * 3 + 4, 0)  # not in the header of the rows
+    return [schema, (bytes(header), batch[1])]
 
 
 HOSTILE = {
@@ -252,6 +273,7 @@ HOSTILE = {
     ),
     "text": (written(pa.array([b"\xff"]).view(pa.string())), "Arrow data"),
     "zeros": (written(pa.array([bytes(1 << 24)]), compression="zstd"), "compressed"),
+    "zeros of old": (compressed_as_by_arrow_0_17(), "compressed"),
     "never": (written(pa.array([2**31 - 1], pa.date32())), "does not exist"),
     "nowhere": (written(pa.array([0], pa.timestamp("us", "Foo/Bar"))), "does not exist"),
     "dictionary": (written(pa.array(["a"]).dictionary_encode()), "Arrow data"),

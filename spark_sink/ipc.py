@@ -1,9 +1,10 @@
-"""Arrow data as Flight carries it: a message of Arrow's IPC format in two parts.
+"""Arrow data as nodes and clients send it: messages of Arrow's IPC format, in two parts.
 
 A header (flatbuffer) says what the body has. In a stream or a file, and in the `schema` fields of
 Flight's messages, both follow a prefix of eight bytes.
 """
 
+import io
 import struct
 from collections.abc import Iterator
 from typing import Any, Final
@@ -13,6 +14,13 @@ import pyarrow.compute as pc
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _ALIGNMENT: Final = 8
+_PREFIX: Final = 8
+"""Bytes before a header: a mark, and the size of the header."""
+_END_OF_STREAM: Final = struct.pack("<II", _CONTINUATION, 0)
+_MAX_HEADER: Final = 1024 * 1024
+"""Bytes of a header that is read."""
+_MAX_BODY: Final = 64 * 1024 * 1024
+"""Bytes of a body that is read; those of a node's feed have less than a tenth of it."""
 _PIECE_BYTES: Final = 2 * 1024 * 1024
 """Bytes of a message: many clients refuse messages of more than 4 MiB."""
 
@@ -100,38 +108,83 @@ def read_batches(messages: list[Parts]) -> pa.Table:
     Raises:
         pa.ArrowInvalid: they are not such messages.
     """
-    stream = pa.BufferOutputStream()
-    for number, (header, body) in enumerate(messages):
-        _check_header(header, _SCHEMA if number == 0 else _BATCH)
-        padding = -len(header) % _ALIGNMENT
-        stream.write(struct.pack("<II", _CONTINUATION, len(header) + padding))
-        stream.write(header + bytes(padding) + body)
-    stream.write(struct.pack("<II", _CONTINUATION, 0))
-    reader = pa.ipc.open_stream(stream.getvalue())
-    for field in reader.schema:
+    stream = io.BytesIO()
+    for header, body in messages:
+        padding = bytes(-len(header) % _ALIGNMENT)
+        stream.write(struct.pack("<II", _CONTINUATION, len(header) + len(padding)))
+        stream.write(header + padding + body)
+    stream.write(_END_OF_STREAM)
+    stream.seek(0)
+    schema, batches = read_stream(stream)
+    for field in schema:
         if not any(is_plain(field.type) for is_plain in _PLAIN):
             raise pa.ArrowInvalid(f"{field.name} is a {field.type}: bind plain values")
-    rows = reader.read_all()
+    rows = pa.Table.from_batches(batches, schema)
     rows.validate(full=True)
     return rows
 
 
-def _check_header(header: bytes, kind: int) -> None:
-    """Check what kind of message a header is of, and that its body is not compressed.
+def read_stream(file: io.BufferedIOBase) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the schema of a stream, and its batches as they arrive, which are not validated.
+
+    Each header is judged before its body is read, so no message takes much more memory than its
+    bytes, or than `_MAX_BODY`.
+
+    Raises:
+        pa.ArrowInvalid: it is not a stream of a schema and uncompressed rows, or was cut off.
+    """
+    schema = pa.ipc.read_schema(_read_message(file, _exactly(file, _PREFIX), _SCHEMA))
+    prefixes = iter(lambda: _exactly(file, _PREFIX), _END_OF_STREAM)
+    messages = (_read_message(file, prefix, _BATCH) for prefix in prefixes)
+    return schema, (pa.ipc.read_record_batch(message, schema) for message in messages)
+
+
+def _read_message(file: io.BufferedIOBase, prefix: bytes, kind: int) -> pa.Buffer:
+    mark, size = struct.unpack("<II", prefix)
+    if mark != _CONTINUATION or size > _MAX_HEADER:
+        raise pa.ArrowInvalid("a message does not begin as one")
+    start = prefix + _exactly(file, size)
+    message = pa.allocate_buffer(len(start) + _body_size(start[_PREFIX:], kind))
+    view = memoryview(message).cast("B")
+    view[: len(start)] = start
+    if file.readinto(view[len(start) :]) < len(view) - len(start):
+        raise _cut_off()
+    return message
+
+
+def _exactly(file: io.BufferedIOBase, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) < size:
+        raise _cut_off()
+    return data
+
+
+def _cut_off() -> pa.ArrowInvalid:
+    return pa.ArrowInvalid("the stream was cut off")
+
+
+def _body_size(header: bytes, kind: int) -> int:
+    """Return how many bytes the body of a message has, which must be of a kind and uncompressed.
 
     The header is a flatbuffer (https://flatbuffers.dev/internals), and its tables are those of
     Arrow's Message.fbs.
     """
     try:
         (root,) = struct.unpack_from("<I", header)
-        at_kind, at_body = (_field(header, root, number) for number in (1, 2))
+        at_kind, at_body, at_size, at_extra = (_field(header, root, n) for n in (1, 2, 3, 4))
         if at_kind is None or at_body is None or header[at_kind] != kind:
             raise pa.ArrowInvalid("these are not a schema and the rows of it")
         (offset,) = struct.unpack_from("<I", header, at_body)
-        if kind == _BATCH and _field(header, at_body + offset, 3) is not None:
+        compression = _field(header, at_body + offset, 3)
+        # Arrow 0.17 noted it in the message's own metadata, and pyarrow still follows that.
+        if kind == _BATCH and (compression is not None or at_extra is not None):
             raise pa.ArrowInvalid("the rows are compressed: send them as they are")
+        size: int = struct.unpack_from("<q", header, at_size)[0] if at_size is not None else 0
     except (struct.error, IndexError):
         raise pa.ArrowInvalid("a header is broken") from None
+    if not 0 <= size <= _MAX_BODY:
+        raise pa.ArrowInvalid(f"a message of {size} bytes; the limit is {_MAX_BODY}")
+    return size
 
 
 def _field(buffer: bytes, table: int, number: int) -> int | None:
