@@ -179,6 +179,8 @@ def _not_there(path: Location, at: int | datetime, latest: int) -> str:
     what = f"has no version {at}" if isinstance(at, int) else f"has no version of {text_of(at)}"
     first = text_of(committed_at(path, oldest))
     kept = "; spark-sink run --history sets how long they are kept" if oldest else ""
+    if isinstance(at, datetime):  # times that do not ascend are searched as if they did
+        kept += "; if a clock was set back meanwhile, use --version"
     return (
         f"{path.name} {what} that can be read: its versions are {oldest} (of {first}) to "
         f"{latest} (of {text_of(committed_at(path, latest))}){kept}"
