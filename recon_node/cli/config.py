@@ -22,13 +22,14 @@ from recon_node.base.setting_types import (
 from recon_node.base.terminal import (
     FILE,
     CommandError,
+    command_errors,
     counted,
     echo,
     json_option,
-    node_options,
     one_line,
     print_json,
     print_result,
+    url_options,
 )
 from recon_node.cli.command import understood
 
@@ -257,7 +258,7 @@ class _Identity(TypedDict):
 
 @click.command("id", cls=SettingsCommand)
 @click.option("--create", is_flag=True, help="Create the identity if the directory has none.")
-@node_options
+@url_options(url=None, url_help="URL of a running node to ask, instead of the data directory.")
 @json_option
 @click.pass_context
 def identity(
@@ -265,7 +266,8 @@ def identity(
     config: Path | None,
     data_dir: str | None,
     create: bool,
-    node: Connection,
+    url: str | None,
+    token: str | None,
     as_json: bool,
 ) -> None:
     """Print a node's peer id.
@@ -281,9 +283,9 @@ def identity(
       echo /ip4/192.0.2.7/tcp/4101/p2p/$(recon-node id --create --data-dir /var/lib/new-node)
       recon-node id --url http://127.0.0.1:5201 --json
     """
-    is_remote = context.get_parameter_source("url") is not ParameterSource.DEFAULT
-    if is_remote and data_dir is None and not create:
-        answer = understood(node, node.request("GET", "/ceramic/recon"), _Identity)
+    if url is not None and data_dir is None and not create:
+        with command_errors(url), Connection(url, token=token) as node:
+            answer = understood(node, node.request("GET", "/ceramic/recon"), _Identity)
         facts = {"peer_id": answer["peer_id"], "addresses": answer["addresses"]}
     else:
         if context.get_parameter_source("url") is ParameterSource.COMMANDLINE:

@@ -59,8 +59,9 @@ class Peers(TypedDict):
 def peers(context: click.Context, node: Connection, as_json: bool) -> None:
     """List the peers that a node knows, or connect it to another one.
 
-    Under "shares" are the interests of this node that a peer has, too, and how much of the events
-    here lies in them.
+    "shares" lists the interests that a peer has in common with this node, and the share of this
+    node's events that they cover. "behind" is the share of the common events that one of the two
+    lacked at the latest syncs; it halves every ten minutes, so it is high after a first sync.
 
     \b
     Examples:

@@ -421,7 +421,12 @@ def tree(
 @snapshot.command("gc")
 @click.argument("url", metavar="URL")
 @click.option(
-    "--keep", type=click.IntRange(min=1), default=7, show_default=True, help="Snapshots to keep."
+    "--keep",
+    type=click.IntRange(min=1),
+    default=7,
+    show_default=True,
+    metavar="N",
+    help="Snapshots to keep.",
 )
 @click.option(
     "--min-age",

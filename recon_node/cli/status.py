@@ -112,7 +112,7 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
         facts.add_row(name, str(answer.get(name, "")), style="bold" if name == "events" else None)
     facts.add_row("peers", _peers_of(recon))
     facts.add_row("interests", _interest_lines(recon))
-    facts.add_row("rendezvous (DHT)", _rendezvous_of(recon))
+    facts.add_row("rendezvous", _rendezvous_of(recon))
     for name, text in _policy_of(recon):
         facts.add_row(name, text)
     if damaged := recon.get("damaged"):

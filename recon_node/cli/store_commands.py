@@ -284,7 +284,9 @@ def export(
 
 @store.command("import", cls=DataDirCommand)
 @click.argument("source", type=click.Path(exists=True, allow_dash=True, path_type=Path))
-@click.option("--network", help="Network of a new log, if SOURCE does not name one.")
+@click.option(
+    "--network", metavar="NAME", help="Network of a new log, if SOURCE does not name one."
+)
 @json_option
 def import_(source: Path, settings: Settings, as_json: bool) -> None:
     """Import the events of SOURCE (- for standard input).

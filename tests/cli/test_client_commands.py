@@ -79,6 +79,7 @@ def test_the_id_of_a_running_node(node: TestnetNode, tmp_path: Path) -> None:
     answer = json_of("id", node=node)
     assert run("id", node=node).stdout == f"{answer['peer_id']}\n"
     assert answer["addresses"]
+    assert "default: http" not in run("id", "--help").stdout
     here = ("id", "--data-dir", tmp_path)
     assert "no identity yet" in error_of(*here, node=node)  # it asks the directory, not the node
     assert "--url asks a running node" in error_of(*here, "--url", node.api_url, code=2)
@@ -137,7 +138,7 @@ def test_status(node: TestnetNode, monkeypatch: pytest.MonkeyPatch) -> None:
         assert part in text
     for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", "80")):
         monkeypatch.setenv(name, value)  # as on a terminal
-    assert shown["sha256a"] in "".join(run("status", node=node).stdout.split())
+    assert shown["sha256a"] in run("status", node=node).stdout  # in one piece, to be copied
 
 
 def test_status_shows_the_syncs_that_moved_events(monkeypatch: pytest.MonkeyPatch) -> None:
