@@ -191,6 +191,9 @@ def test_errors_say_what_to_do(shell: Shell) -> None:
         (("key", "show", "nowhere"), 1, "No such file"),
     ):
         assert words in shell(*command, code=code).stderr, command
+    of_a_file = shell("model", "new", f"@{__file__}", code=2).stderr
+    assert "not JSON" in of_a_file
+    assert "write @FILE" not in of_a_file
 
 
 def test_a_key_is_not_overwritten(shell: Shell, tmp_path: Path) -> None:

@@ -106,7 +106,9 @@ class JsonText(click.ParamType[Any]):
         except OSError as error:
             self.fail(f"{value}: {reason_of(error)}", param, ctx)
         except ValueError as error:
-            self.fail(f"not JSON: {error}; to read it from a file, write @FILE", param, ctx)
+            is_text = value != "-" and not value.startswith("@")
+            hint = "; to read it from a file, write @FILE" if is_text else ""
+            self.fail(f"not JSON: {error}{hint}", param, ctx)
         except RecursionError:
             self.fail("not JSON that can be read: it is nested too deeply", param, ctx)
 
