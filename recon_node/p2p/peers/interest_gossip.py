@@ -71,7 +71,7 @@ SETTLED: Final = 60.0
 """Seconds after which a stream that ends does not count as a failure."""
 
 
-def _pay(bucket: TokenBucket, statement: bytes) -> float:
+def _pause_after(bucket: TokenBucket, statement: bytes) -> float:
     """Take a statement's size from a bucket; return for how many seconds no other may pass."""
     now = trio.current_time()
     bucket.spend(BASE_COST + len(statement), now)
@@ -180,7 +180,7 @@ class InterestGossip:
             compared = len(statement.prefixes) + len(self._wanted.ranges)
             await self._pay(stream.address, STATEMENT_COST + RANGE_COST * compared)
             self._take(stream.peer_id, statement)
-            await trio.sleep(_pay(bucket, data))
+            await trio.sleep(_pause_after(bucket, data))
             until_begun = math.inf
 
     def _take(self, peer_id: str, statement: InterestStatement) -> None:
@@ -258,7 +258,7 @@ class InterestGossip:
                 if not is_first:
                     new = subtract_ranges(ranges, before)
                     self._sync_about(peer_id, new, self._book.interests(peer_id))
-                pause = max(pause, _pay(bucket, data))
+                pause = max(pause, _pause_after(bucket, data))
             await trio.sleep(pause)
             await self._wanted.wait_for_change(interests)
             await trio.sleep(GATHER)
