@@ -62,7 +62,7 @@ def backup(
 
     URL is a directory, s3://bucket/path or another store (see `recon-node snapshot --help`). The
     backup is made in the directory for temporary files first (TMPDIR), which needs room for the log
-    twice. What a backup that was killed has left there, the next one deletes.
+    twice. The next backup deletes what a killed one has left there.
 
     \b
     Examples:
@@ -109,8 +109,8 @@ def restore(
     store. Everything is checked before anything is put into its place, and no file is replaced.
 
     Readers of the feed go on where they were. If a reader may have read further than the backup
-    goes, use --new-epoch: the restored node gives the positions after it to other events, which
-    such a reader would take for those that it knows.
+    goes, use --new-epoch: the restored node gives the positions after it to other events, and such
+    a reader would mistake them for those that it knows.
 
     Never run the old node and the restored one at the same time: they have one identity.
 

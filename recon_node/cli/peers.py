@@ -149,8 +149,8 @@ def add_peer(context: click.Context, multiaddr: str, node: Connection, as_json: 
 def remove_peer(context: click.Context, peer: str, node: Connection, as_json: bool) -> None:
     """Disconnect the node from PEER, a peer id or a multiaddr that ends with one, for good.
 
-    The node neither dials PEER any more nor lets it connect, also after a restart. `peers add`
-    takes it back. Events that came from it stay; other peers may bring further ones.
+    The node no longer dials PEER or lets it connect, even after a restart; `peers add` ends that.
+    The node keeps the events that came from PEER, and may get more of them from other peers.
 
     \b
     Example:

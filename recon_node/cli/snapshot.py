@@ -437,7 +437,7 @@ def tree(
 )
 @json_option
 def gc(url: str, keep: int, min_age: str, as_json: bool) -> None:
-    """Delete all but the newest snapshots at URL, and packs that none of the others needs.
+    """Delete all but the newest snapshots at URL, and packs that no remaining one needs.
 
     Do not run it while a snapshot that takes longer than --min-age is being made there.
 

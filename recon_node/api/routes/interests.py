@@ -103,7 +103,7 @@ _KEPT: Final = Answer(
 )
 _NARROWED: Final = (
     "this node had no interests and synced everything on its network until now; from now on it "
-    "syncs nothing else. What it has stays, and removing the interest undoes this"
+    "syncs nothing else. It keeps the events that it has; removing the interest undoes this"
 )
 _GONE: Final = Answer("The interest is removed. The node keeps the events that it has.", status=204)
 
