@@ -107,7 +107,7 @@ def to_cid(cid: object) -> CID:
     try:
         return CID.parse(cid)
     except IpldError as error:
-        raise InvalidArgumentError(f"{shown(cid)} is not a CID: {error}") from None
+        raise InvalidArgumentError(str(error)) from None
 
 
 def to_object(content: object, what: str = "the content") -> dict[str, Any]:

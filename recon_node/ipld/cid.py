@@ -175,8 +175,8 @@ class CID(bytes):
         is_v0 = text.startswith(_CID_V0_TEXT)
         try:
             cid = cls(multibase.decode(_BASE58 + text if is_v0 else text))
-        except MultibaseError as error:
-            raise CidError(f"not a CID: {error}") from None
+        except (CidError, MultibaseError) as error:
+            raise CidError(f"{text[:100]!r} is not a CID: {error}") from None
         if cid.is_v0 != is_v0:
             raise CidError(f"{text[:50]!r} is not a CID: a CIDv0 is written without a multibase")
         return cid

@@ -112,11 +112,11 @@ async def test_whether_a_replica_contains_a_block(dag_api: Api) -> None:
 
 async def test_names_that_are_none_are_refused(dag_api: Api) -> None:
     for path, complaint in (
-        ("nonsense", "Invalid Cid: "),
-        ("nonsense.car", "Invalid Cid: "),
-        ("nonsense/replicas", "Invalid Cid: "),
-        (f"{ROOT}/contained/nonsense", "Invalid Cid: "),
-        (f"nonsense/contained/{ROOT}", "Invalid Cid: "),
+        ("nonsense", "'nonsense' is not a CID: "),
+        ("nonsense.car", "'nonsense' is not a CID: "),
+        ("nonsense/replicas", "'nonsense' is not a CID: "),
+        (f"{ROOT}/contained/nonsense", "'nonsense' is not a CID: "),
+        (f"nonsense/contained/{ROOT}", "'nonsense' is not a CID: "),
         ("publish/nonsense", "Invalid identifier: "),
         ("publish/did:key:zDn", "Invalid identifier: "),
     ):

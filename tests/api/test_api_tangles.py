@@ -98,7 +98,7 @@ async def test_what_starts_no_tangle(store: Store, tmp_path: Path) -> None:
         message = (await read(api, f"tangles/{THREAD}/{LEFT.stream_id()}", 404))["message"]
         assert "is missing" in message
         message = (await read(api, f"tangles/{THREAD}/nothing", 400))["message"]
-        assert message.startswith("Invalid stream ID")
+        assert message.startswith("'nothing' is not a StreamID")
 
 
 async def test_an_index_that_was_deleted_is_made_again(store: Store, tmp_path: Path) -> None:

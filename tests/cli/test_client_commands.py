@@ -216,7 +216,7 @@ def test_errors_of_the_node_are_shown(node: TestnetNode, sample: Events) -> None
     missing = sample[-1]["cid"]
     assert error_of("events", "get", missing, node=node) == f"Error: Event not found : {missing}\n"
     assert "at least its first 10 characters" in error_of("events", "get", "nonsense", node=node)
-    assert "Invalid Cid" in error_of("events", "get", "long nonsense", node=node)
+    assert "'long nonsense' is not a CID" in error_of("events", "get", "long nonsense", node=node)
     model = StreamId(StreamType.MODEL, CID.parse(sample[0]["cid"]))
     error = error_of("events", "get", model, node=node)
     assert f"`recon-node stream show {model}`" in error

@@ -119,9 +119,9 @@ def test_why_an_event_is_not_delivered(node: TestnetNode, diverged: dict[str, Ev
 
 def test_no_such_stream(node: TestnetNode) -> None:
     for stream, words in (
-        ("nonsense", "Invalid stream ID"),
+        ("nonsense", "Error: 'nonsense' is not a StreamID: 'nonsense' is not valid"),
         ("", "neither an id nor a name"),
-        ("a/b", "Invalid stream ID: 'a/b'"),
+        ("a/b", "'a/b' is not a StreamID"),
         (MODEL, "Stream not found"),
     ):
         assert words in error_of("stream", "show", stream, node=node)
@@ -135,7 +135,7 @@ def test_the_log_of_a_dag(node: TestnetNode, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"some text")
     pushed = run("dag", "push", tmp_path / "file", node=node, RECON_NODE_DATA_DIR=str(tmp_path))
     root = pushed.stdout.split()[0]
-    assert "not a CID: 'x/y'" in error_of("dag", "show", "x/y", node=node)
+    assert "Error: 'x/y' is not a CID: 'x/y' is not valid" in error_of("dag", "show", "x/y", node=node)
     [first] = httpx.get(f"{node.api_url}/ceramic/dag/{root}/replicas").json()["replicas"]
     forks = [append(CID.parse(first["cid"]), number) for number in (1, 2)]
     lost = append(CID.of(DAG_CBOR, b"elsewhere"), 3)

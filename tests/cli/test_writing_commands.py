@@ -184,7 +184,7 @@ def test_errors_say_what_to_do(shell: Shell) -> None:
         (("stream", "get", unknown), 1, "does not have the stream"),
         (("stream", "get", "x"), 1, "StreamID"),
         (("stream", "merge", unknown), 1, "does not have the stream"),
-        (("stream", "merge", "x", "--prefer", "y"), 2, "is not a CID"),
+        (("stream", "merge", "x", "--prefer", "y"), 2, "'--prefer': 'y' is not a CID: 'y' is"),
         (("stream", "new", "x", "--key", "nowhere"), 1, "No such file"),
         (("stream", "new", "x", "--url", "127.0.0.1:1"), 1, "StreamID"),
         (("model", "new", post, "--url", "127.0.0.1:1"), 1, "no node answers"),

@@ -183,7 +183,7 @@ def _event_cid(text: str) -> CID:
     try:
         return EventId(multibase.decode(text)).event_cid
     except ValueError:
-        raise bad_request(f"Invalid Cid: {not_a_cid}") from None
+        raise bad_request(str(not_a_cid)) from None
 
 
 EventCid = Annotated[CID, Parsed(_event_cid)]

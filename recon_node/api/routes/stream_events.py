@@ -69,7 +69,7 @@ def _parse(text: str) -> tuple[CID, StreamId | None]:
         try:
             return CID.parse(text), None
         except IpldError:
-            raise bad_request(f"Invalid stream ID: {error}") from None
+            raise bad_request(str(error)) from None
     return stream_id.cid, stream_id
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from msgspec import UNSET, Raw, UnsetType
 from starlette.responses import Response
@@ -25,11 +25,10 @@ from starlette.responses import Response
 from recon_node.api.endpoint import Call, Services, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.evaluation import Subject
-from recon_node.api.models import Body, Parameters, Parsed, Whole, as_raw, reply
+from recon_node.api.models import Body, Parameters, Whole, as_raw, parsed_by, reply
 from recon_node.ceramic import (
     Event,
     StreamId,
-    StreamIdError,
     StreamType,
     bare_time_event,
     parse_event,
@@ -81,18 +80,13 @@ MAX_ERRORS = 100
 """Events with validation errors that an answer lists, the latest ones."""
 
 
-def read_stream_id(text: str) -> StreamId:
-    """Read a StreamID in a path; raises `ApiError` 400 if it is not one."""
-    try:
-        return StreamId.parse(text)
-    except StreamIdError as error:
-        raise bad_request(f"Invalid stream ID: {error}") from None
+STREAM_ID: Final = parsed_by(StreamId.parse)
 
 
 class StreamPath(Parameters, frozen=True):
     """Which stream."""
 
-    stream_id: Annotated[StreamId, Parsed(read_stream_id)]
+    stream_id: Annotated[StreamId, STREAM_ID]
     """A StreamID, as multibase text."""
 
 

@@ -146,7 +146,7 @@ class CidText(click.ParamType[CID]):
         try:
             return value if isinstance(value, CID) else CID.parse(value)
         except IpldError as error:
-            self.fail(f"{value!r} is not a CID: {error}", param, ctx)
+            self.fail(str(error), param, ctx)
 
 
 def _at_option(text: str) -> Callable[[Command], Command]:

@@ -30,7 +30,6 @@ from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import (
     Body,
     Parameters,
-    Parsed,
     Whole,
     WholeParameter,
     parsed_by,
@@ -39,7 +38,7 @@ from recon_node.api.models import (
     text_of,
 )
 from recon_node.api.routes.events import EventPath
-from recon_node.api.routes.streams import StreamPath, compute, compute_named, read_stream_id
+from recon_node.api.routes.streams import STREAM_ID, StreamPath, compute, compute_named
 from recon_node.ceramic import StreamId, StreamIdError, parse_event
 from recon_node.ceramic.auth.did import public_key
 from recon_node.ipld import CID, IpldError, car, dag_cbor
@@ -418,7 +417,7 @@ class AnchorRequestPath(Parameters, frozen=True, rename="camel"):
 
     cid: Annotated[CID, _CID]
     """The CID of the event."""
-    stream_id: Annotated[StreamId | None, Parsed(read_stream_id)] = None
+    stream_id: Annotated[StreamId | None, STREAM_ID] = None
     """The StreamID of the request, if several were named for the CID; by default, what was
     requested from the same address."""
 
@@ -445,7 +444,7 @@ async def post_request(call: Call[Parameters]) -> Response:
         stream_id, cid = await call.services.in_long_thread(partial(_read_car, call.body))
     else:
         read = read_small(call.body, AnchorServiceRequestBody)
-        stream_id, cid = read_stream_id(read.stream_id), _CID.read(read.cid)
+        stream_id, cid = STREAM_ID.read(read.stream_id), _CID.read(read.cid)
     before = await anchoring.find(cid, stream_id)
     request = await request_anchor(anchoring, cid, stream_id, {"Retry-After": "60"})
     status = HTTPStatus.CREATED if before is None else HTTPStatus.ACCEPTED

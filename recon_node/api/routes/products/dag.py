@@ -39,7 +39,7 @@ MAX_REPLICA_BYTES: Final = 4 * 1024 * 1024
 """Bytes of the blocks of a DAG's replicas; a client gets those of a longer log as events."""
 
 
-Cid = Annotated[CID, parsed_by(parse_root, "Invalid Cid: ")]
+Cid = Annotated[CID, parsed_by(parse_root)]
 
 
 class RootPath(Parameters, frozen=True):

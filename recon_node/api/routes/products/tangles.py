@@ -30,11 +30,11 @@ from recon_node.api.models import (
 )
 from recon_node.api.routes.listings import ListQuery
 from recon_node.api.routes.streams import (
+    STREAM_ID,
     Deadline,
     Delivered,
     define,
     read_delivered,
-    read_stream_id,
 )
 from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.draw.layout import fold_runs, lay_out, short_name
@@ -73,7 +73,7 @@ def _read_after(text: str) -> tuple[bytes, str]:
 class TanglePath(Parameters, frozen=True):
     """The tangles with which root."""
 
-    root: Annotated[StreamId, Parsed(read_stream_id)]
+    root: Annotated[StreamId, STREAM_ID]
     """The StreamID of the message that starts them."""
 
 
