@@ -108,7 +108,8 @@ def _flag_of(setting: Declaration) -> click.Option:
     if isinstance(default, bool):
         text += f"  [default: {'' if default else 'no-'}{setting.flag[2:]}]"
     elif default:
-        text += f"  [default: {_shown(default)}]"
+        unit = "s" if metavar == "TIME" else ""
+        text += f"  [default: {_shown(default)}{unit}]"
     negation = f"/--no-{setting.flag[2:]}" if isinstance(default, bool) else ""
     return click.Option(
         [setting.name, setting.flag + negation],

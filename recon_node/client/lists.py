@@ -241,7 +241,8 @@ def register_interest(
     if answer.text and not isinstance(answer.json, dict):
         raise NotANodeError(answer.status)
     if answer.warning:
-        warnings.warn(answer.warning, FirstInterestWarning, stacklevel=1)
+        # as of the line that calls the method of a client: `_perform` and that method lie between
+        warnings.warn(answer.warning, FirstInterestWarning, stacklevel=4)
 
 
 def remove_interest(

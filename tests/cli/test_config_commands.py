@@ -1,9 +1,11 @@
 """`recon-node config`, and the completion of commands."""
 
+import re
 import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 from cli_run import error_of, json_of, run
 from click.testing import CliRunner
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from support.settings import load_settings
 from support.waiting import finished
 
-from recon_node.cli import main
+from recon_node.cli import import_command, main
 from recon_node.settings import DECLARATIONS, toml_value
 from spark_sink.cli import main as spark_main
 
@@ -72,6 +74,18 @@ def test_any_text_is_one_of_a_file(text: str) -> None:
 def test_nothing_is_set() -> None:
     assert run("config", "show").stdout.startswith("# nothing is set")
     assert run("config", "check").stdout == "ok: 0 settings, all others have their defaults\n"
+
+
+def test_the_defaults_in_the_help_are_values_that_the_flags_take() -> None:
+    command = import_command("config", "config").commands["check"]
+    args: list[str] = []
+    for flag in command.get_params(click.Context(command)):
+        if isinstance(flag, click.Option) and (
+            default := re.search(r"\[default: (.+)\]$", flag.help)
+        ):
+            args += [f"--{default[1]}"] if flag.is_flag else [flag.opts[0], default[1]]
+    assert "--anchor-interval" in args
+    assert run("config", "check", *args).stdout.startswith("ok: ")
 
 
 def test_checked_settings(file: Path, tmp_path: Path) -> None:

@@ -135,7 +135,9 @@ def test_the_log_of_a_dag(node: TestnetNode, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"some text")
     pushed = run("dag", "push", tmp_path / "file", node=node, RECON_NODE_DATA_DIR=str(tmp_path))
     root = pushed.stdout.split()[0]
-    assert "Error: 'x/y' is not a CID: 'x/y' is not valid" in error_of("dag", "show", "x/y", node=node)
+    assert "Error: 'x/y' is not a CID: 'x/y' is not valid" in error_of(
+        "dag", "show", "x/y", node=node
+    )
     [first] = httpx.get(f"{node.api_url}/ceramic/dag/{root}/replicas").json()["replicas"]
     forks = [append(CID.parse(first["cid"]), number) for number in (1, 2)]
     lost = append(CID.of(DAG_CBOR, b"elsewhere"), 3)

@@ -245,8 +245,8 @@ def test_documents_that_relate_to_another(shell: Shell) -> None:
     assert result.stderr == "no such streams here yet\n"
     result = shell("stream", "list", "--controller", "did:key:zNobody")
     assert result.stderr == "no such streams here yet\n"
-    alone = shell("stream", "list", "--where", "a=b", code=1)
-    assert "give their `model`, too" in alone.output
+    alone = shell("stream", "list", "--where", "a=b", code=2)
+    assert "give their --model, too" in alone.output
 
 
 def test_what_is_wrong_with_a_thread(shell: Shell) -> None:

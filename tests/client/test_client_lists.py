@@ -221,6 +221,7 @@ async def test_a_writer_outside_of_the_interests_is_warned_once_for_each_model(s
             await ceramic.register_interest(METAMODEL)
             other = await ceramic.create_model({**POST.to_json(), "name": "Other"})
             assert [warning.category for warning in caught] == [FirstInterestWarning]
+            assert caught[0].filename == __file__
             caught.clear()
             post = await ceramic.create(model, {"title": "a"})
             await ceramic.update(post, {"title": "b"})

@@ -86,6 +86,8 @@ def list_streams(
       recon-node stream list --model kjzl6hvfrbw6c... --limit 0 --json
       recon-node stream list --model kjzl6hvfrbw6c... --where post=kjzl6kcym7w8y...
     """
+    if (where or indexed) and not model:
+        raise click.UsageError("--where and --indexed are about documents: give their --model, too")
     query = {"model": model, "controller": controller, "where": list(where)}
     query["indexed"] = "true" if indexed else None
     query = {name: value for name, value in query.items() if value not in (None, [])}
