@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 from spark_sink.errors import FeedUnreachableError, SinkError
 from spark_sink.schema import FEED
 from spark_sink.source.feed_client import Feed, Head
-from spark_sink.source.source_options import RangePartition, SourceOptions
+from spark_sink.source.source_options import RangePartition, SourceOptions, check_schema
 
 Offset = dict[str, Any]
 
@@ -57,10 +57,12 @@ class ReconDataSource(DataSource):
 
     def reader(self, schema: StructType) -> "ReconBatchReader":
         """Return a reader of everything up to the end, by default the feed's current head."""
+        check_schema(self, schema)
         return ReconBatchReader(SourceOptions.parse(self.options))
 
     def streamReader(self, schema: StructType) -> "ReconStreamReader":  # noqa: N802
         """Return a reader of everything, including what is yet to come."""
+        check_schema(self, schema)
         return ReconStreamReader(SourceOptions.parse(self.options))
 
 
@@ -76,8 +78,9 @@ class ReconBatchReader(DataSourceReader):
         return [*self._options.ranges(*self._options.span(head), head.epoch)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one range."""
-        assert isinstance(partition, RangePartition)
+        """Yield the rows of one range; none if there is nothing to read."""
+        if not isinstance(partition, RangePartition):  # Spark's own, in place of no partitions
+            return iter(())
         return read_range(self._options.feed, partition)
 
 

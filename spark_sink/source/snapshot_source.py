@@ -49,7 +49,7 @@ from recon_node.snapshot.tree.nodes import LeafNode
 from recon_node.snapshot.tree.update import Branch, whole
 from spark_sink.errors import SinkError
 from spark_sink.schema import FEED
-from spark_sink.source.source_options import known_options, number
+from spark_sink.source.source_options import check_schema, known_options, number
 
 SNAPSHOT: Final = pa.schema([FEED.field("position").with_nullable(True), *list(FEED)[1:]])
 """The rows of a snapshot."""
@@ -83,6 +83,7 @@ class ReconSnapshotSource(DataSource):
 
     def reader(self, schema: StructType) -> "SnapshotTableReader":
         """Return a reader of one snapshot, the one that is the newest now."""
+        check_schema(self, schema)
         return SnapshotTableReader(self.options)
 
 
@@ -124,7 +125,8 @@ class SnapshotTableReader(DataSourceReader):
         Raises:
             SinkError: an object is missing or damaged, which the message names.
         """
-        assert isinstance(partition, SubTrees)
+        if not isinstance(partition, SubTrees):  # Spark's own, in place of no partitions
+            return
         root = self._read_root(self._name)
         reader, faults = self._reader(root)
         branches = [branch for branch, _ in partition.trees]

@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import Final, TypeVar
 
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.types import StructType
 
 from recon_node.base.timestamps import parse_timestamp
 from spark_sink.errors import SinkError
@@ -188,6 +189,18 @@ def _bound(name: str, text: str) -> FeedBound:
     if text == "latest" or (text == "earliest" and name == "startingOffset"):
         return FeedBound(name, text, text)
     return FeedBound(name, number({name.lower(): text}, name, 0, int), text)
+
+
+def check_schema(source: DataSource, schema: StructType) -> None:
+    """Check that the columns that a reader asks for are those that a source has."""
+    own = source.schema()
+    assert isinstance(own, StructType)
+    asked, theirs = ([(f.name, f.dataType) for f in columns.fields] for columns in (schema, own))
+    if asked != theirs:
+        raise SinkError(
+            f"the source {source.name()!r} has columns of its own: leave out schema(...), and "
+            "select() those that you need"
+        )
 
 
 def known_options(source: str, options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

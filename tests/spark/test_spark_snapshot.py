@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 import trio
 from nacl.signing import SigningKey
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.functions import broadcast
 from spark_helpers import ran
 from spark_oracle import assert_tables
@@ -59,7 +60,7 @@ def table(**options: str) -> tuple[pa.Table, int]:
     """What Spark does: the driver finds partitions, each worker gets the reader and one of them."""
     source = ReconSnapshotSource(options)
     reader = source.reader(source.schema())
-    partitions = reader.partitions()
+    partitions = reader.partitions() or [InputPartition(None)]  # Spark has at least one
     batches: list[pa.RecordBatch] = []
     for partition in partitions:
         worker, its_part = pickle.loads(pickle.dumps((reader, partition)))
@@ -93,6 +94,11 @@ def test_a_snapshot_stays_the_same_while_a_newer_one_is_written(tmp_path, sample
     make_snapshot(tmp_path, sample)
     rows = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert sum(batch.num_rows for batch in rows) == 50
+
+
+def test_an_empty_snapshot_has_no_rows(tmp_path: Path) -> None:
+    make_snapshot(tmp_path, [])
+    assert table(url=str(tmp_path / "snapshots"))[0].num_rows == 0
 
 
 def test_damage_is_named(url: str) -> None:

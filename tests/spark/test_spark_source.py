@@ -11,11 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StringType, StructField, StructType
 from spark_helpers import COLUMNS, Node, feed_rows
 from support.waiting import finished
 
@@ -25,7 +27,8 @@ from spark_sink.run.spark_session import find_java, java_home
 from spark_sink.schema import FEED
 from spark_sink.source.data_source import ReconDataSource, ReconStreamReader
 from spark_sink.source.feed_client import Feed, Head, find_time
-from spark_sink.source.source_options import SourceOptions
+from spark_sink.source.snapshot_source import ReconSnapshotSource
+from spark_sink.source.source_options import SourceOptions, check_schema
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "streams.py"
 
@@ -48,7 +51,8 @@ def positions_of(url: str, **options: str) -> list[int]:
     """What a batch read of the source yields."""
     source = ReconDataSource({"url": url, **options})
     reader = source.reader(source.schema())
-    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    partitions = reader.partitions() or [InputPartition(None)]  # Spark has at least one
+    batches = [batch for partition in partitions for batch in reader.read(partition)]
     return [at for batch in batches for at in batch["position"].to_pylist()]
 
 
@@ -247,6 +251,16 @@ def test_the_spark_schema_is_the_arrow_schema() -> None:
             ("delivered_at", "timestamp", True),
             ("fault", "string", True),
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", [ReconDataSource, ReconSnapshotSource])
+def test_other_columns_than_those_of_the_source_are_refused(source):
+    fields = source({}).schema().fields
+    fields[0].nullable = True  # a catalog does not note which columns are never null
+    check_schema(source({}), StructType(fields))
+    for asked in (fields[:2], [StructField("position", StringType()), *fields[1:]]):
+        with pytest.raises(SinkError, match=r"columns of its own: leave out schema\(...\)"):
+            source({"url": "http://node"}).reader(StructType(asked))
 
 
 def test_the_example_says_how_it_is_used(monkeypatch, capsys):
