@@ -91,7 +91,7 @@ def peers(context: click.Context, node: Connection, as_json: bool) -> None:
             f"{peer.get('behind', 0):.0%}",
             "" if (score := peer.get("score")) is None else f"{score:.0%}",
             ago(peer.get("last_sync")),
-            list(peer["addresses"]),
+            [address.removesuffix(f"/p2p/{peer['id']}") for address in peer["addresses"]],
         )
     if "peers" not in recon:
         echo("the node runs offline: it has no peers")

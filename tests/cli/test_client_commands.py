@@ -175,13 +175,15 @@ def test_what_a_peer_shares_and_is_worth_is_shown(monkeypatch: pytest.MonkeyPatc
         (["model=k1", "family=tea"], 0.25, worth, ["model=k1", "family=tea", "25% of the events"]),
         ([f"n={n}" for n in range(5)], 1.0, worth, ["n=0", "n=2", "and 2 others", "100% of"]),
     ):
-        peer = {"id": "12D3", "connected": True, "addresses": [], "shares": shares}
+        peer = {"id": "12D3", "connected": True, "addresses": ["/ip4/::/tcp/1/p2p/12D3"]}
+        peer |= {"shares": shares}
         peer |= {"covers": covers, "speaks": ["recon/1.2.0", "recon/1.0.0"], **known}
         answer = {"peers": [peer, {**peer, "connected": False, **unknown}]}
         monkeypatch.setattr("recon_node.base.connection.Connection.request", lambda *_, a=answer: a)
         text = run("peers").stdout
         assert all(word in text for word in shown), text
         assert "n=3" not in text
+        assert re.search("/tcp/1 *$", text, re.MULTILINE)  # the column before has the id
         assert "\\n" not in text  # lines of a cell are lines
         assert json_of("peers")[0] == peer
 
@@ -435,7 +437,7 @@ def test_streams_that_are_closed_are_nowhere(command: str, closed: str, code: in
 
 def test_what_is_not_text_is_said_of_the_argument(node: TestnetNode) -> None:
     assert "is not text" in error_of("stream", "show", "\udcff", node=node)
-    assert "is not text" in error_of("stream", "list", "--where", "a=\udcff", node=node)
+    assert "is not text" in error_of("stream", "list", "--controller", "\udcff", node=node)
     assert "is not text" in error_of("peers", "remove", "\udcff", node=node)
     assert "no node answers" in error_of("status", "--url", f"http://{'a' * 64}.test")
 

@@ -1,6 +1,7 @@
 """The commands that draw: streams of a real node, tangles and feeds of a file."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -135,6 +136,7 @@ def test_the_log_of_a_dag(node: TestnetNode, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"some text")
     pushed = run("dag", "push", tmp_path / "file", node=node, RECON_NODE_DATA_DIR=str(tmp_path))
     root = pushed.stdout.split()[0]
+    assert re.search(r"kjz\S+ +a DAG +did:", run("stream", "list", node=node).stdout)
     assert "Error: 'x/y' is not a CID: 'x/y' is not valid" in error_of(
         "dag", "show", "x/y", node=node
     )

@@ -36,6 +36,7 @@ limit_option = number_option("--limit", 20, "N", "List the latest N; 0 lists all
 class _Stream(TypedDict):
     id: str
     controller: str
+    sort_key: str
     sort_value: str
     name: str | None
     model_name: str | None
@@ -99,7 +100,8 @@ def list_streams(
     table = make_table("stream", "of", "controller", "events", numbers=("events",))
     for stream in streams:
         of = f"model {stream['name']}" if stream["name"] else stream["model_name"]
-        cells = (of or stream["sort_value"], stream["controller"], f"{stream['events']:,}")
+        of = of or ("a DAG" if stream["sort_key"] == "dag" else stream["sort_value"])
+        cells = (of, stream["controller"], f"{stream['events']:,}")
         table.add_row(stream["id"], *cells)
     total = len(streams) if where or indexed else total  # that of the model, then
     _print_list(table, len(streams), total, "such streams" if query else "streams")
