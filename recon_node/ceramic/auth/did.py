@@ -113,7 +113,7 @@ def sign(key: PrivateKey, message: bytes) -> bytes:
         return key.sign(message).signature
     from recon_node.ceramic.auth import ecdsa
 
-    return ecdsa.sign(key, message)
+    return with_low_s(ecdsa.class_of(key).alg, ecdsa.sign(key, message))
 
 
 _ACCOUNT: Final = re.compile(r"did:pkh:eip155:.*:0x[0-9a-fA-F]{40}", re.ASCII)

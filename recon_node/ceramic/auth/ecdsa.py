@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
-from recon_node.ceramic.auth.did import SIGNATURE_SIZE, with_low_s
 from recon_node.ipld.errors import required_for
 
 with required_for("secp256k1 and P-256 keys"):
@@ -59,7 +58,7 @@ class _EcdsaPublicKey(ABC):
         return cls(cls._read(data))
 
     def verify(self, message: bytes, signature: bytes) -> bool:
-        return len(signature) == SIGNATURE_SIZE and self._verify(message, signature)
+        return len(signature) == 2 * _SCALAR_SIZE and self._verify(message, signature)
 
     @staticmethod
     @abstractmethod
@@ -82,8 +81,9 @@ class Secp256k1Key(_EcdsaPublicKey):
 
     def _verify(self, message: bytes, signature: bytes) -> bool:
         try:
-            parsed = libsecp256k1.deserialize_compact(with_low_s(self.alg, signature))
-            return bool(self._key.verify(libsecp256k1.cdata_to_der(parsed), message))
+            parsed = libsecp256k1.deserialize_compact(signature)
+            _, with_low_s = libsecp256k1.signature_normalize(parsed)
+            return bool(self._key.verify(libsecp256k1.cdata_to_der(with_low_s), message))
         except ValueError:
             return False
 
@@ -137,8 +137,8 @@ def to_pem(key: EcdsaKey) -> bytes:
 
 
 def sign(key: EcdsaKey, message: bytes) -> bytes:
-    """Sign a message by JOSE's rules, with s in the lower half."""
+    """Sign a message by JOSE's rules; `s` may be in the upper half."""
     if isinstance(key, coincurve.PrivateKey):
         return bytes(libsecp256k1.serialize_compact(libsecp256k1.der_to_cdata(key.sign(message))))
     r, s = decode_dss_signature(key.sign(message, _ES256))
-    return with_low_s(P256Key.alg, r.to_bytes(_SCALAR_SIZE) + s.to_bytes(_SCALAR_SIZE))
+    return r.to_bytes(_SCALAR_SIZE) + s.to_bytes(_SCALAR_SIZE)
