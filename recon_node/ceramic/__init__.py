@@ -15,10 +15,9 @@ to be. What is refused raises a `CeramicError` whose message is user-facing. In 
     errors               what goes wrong
 """
 
+from recon_node.ceramic.auth.capability import ALWAYS, Validity
 from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.ceramic.auth.signature import (
-    ALWAYS,
-    Validity,
     authority,
     check_authority,
     signer,

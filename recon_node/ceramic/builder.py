@@ -13,9 +13,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from recon_node.ceramic.auth.capability import parse_cacao
 from recon_node.ceramic.auth.did import DID_KEY, PrivateKey, algorithm_of, controller_of, sign
 from recon_node.ceramic.auth.envelope import Envelope
-from recon_node.ceramic.auth.signature import parse_cacao
 from recon_node.ceramic.event import Event, parse_event
 from recon_node.ceramic.init_header import METAMODEL, StreamId
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor, encode_varint

@@ -26,8 +26,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from recon_node.base.connection import InvalidArgumentError
+from recon_node.ceramic.auth.capability import ANY_STREAM, parse_cacao
 from recon_node.ceramic.auth.did import canonical_did, chain_account, eip55, public_key
-from recon_node.ceramic.auth.signature import ANY_STREAM, parse_cacao
 from recon_node.ceramic.auth.wallets import ADDRESS, challenge, signed_text
 from recon_node.client.arguments import StreamRef, shown, to_stream_id
 from recon_node.client.keys import Capability, Key, checked_arguments

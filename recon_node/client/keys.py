@@ -26,8 +26,9 @@ from nacl.signing import SigningKey
 from recon_node.base.connection import ClientError, InvalidArgumentError
 from recon_node.base.errors import reason_of
 from recon_node.ceramic import CeramicError
+from recon_node.ceramic.auth.capability import Cacao
 from recon_node.ceramic.auth.did import PrivateKey, controller_of
-from recon_node.ceramic.auth.signature import Cacao, verified_capability
+from recon_node.ceramic.auth.signature import verified_capability
 from recon_node.ipld import IpldError, multibase
 from recon_node.ipld.errors import required_for
 

@@ -57,7 +57,7 @@ from recon_node.ceramic import (
     parse_event,
     verify_signature,
 )
-from recon_node.ceramic.auth.signature import CLOCK_SKEW
+from recon_node.ceramic.auth.capability import CLOCK_SKEW
 from recon_node.client.arguments import (
     CidRef,
     Document,

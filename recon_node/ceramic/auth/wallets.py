@@ -34,6 +34,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from recon_node.ceramic.auth.capability import Cacao
 from recon_node.ceramic.auth.did import (
     SIGNATURE_SIZE,
     ChainAccount,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     import coincurve
 
     from recon_node.ceramic.auth.ecdsa import P256Key
-    from recon_node.ceramic.auth.signature import Cacao
 
 _ETHEREUM: Final = "Ethereum"
 _SOLANA: Final = "Solana"

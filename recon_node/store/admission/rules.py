@@ -27,7 +27,7 @@ from recon_node.ceramic import (
     Validity,
     network_name,
 )
-from recon_node.ceramic.auth.signature import CLOCK_SKEW
+from recon_node.ceramic.auth.capability import CLOCK_SKEW
 from recon_node.ceramic.event import DATA, INIT, TIME
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
