@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from recon_node.api.endpoint import Answer, Call, Endpoint, Services, endpoint
 from recon_node.api.errors import EXPECTED_ERRORS, ApiError, answer_error
 from recon_node.api.metrics import Metrics
+from recon_node.api.metrics.collector import NodeCollector
 from recon_node.api.middleware import Bound, Guard, Observe
 from recon_node.api.models import NO_PARAMETERS, Parameters, reply
 from recon_node.api.openapi import describe
@@ -75,7 +76,7 @@ ENDPOINTS: Final = (
 
 def create_app(services: Services) -> ASGIApp:
     """The node's HTTP API over the given services. It runs on trio only."""
-    metrics = Metrics(services)
+    metrics = Metrics(NodeCollector(services))
     needs = {e.path: e.need for e in ENDPOINTS if e.need != usual_need(e.method)}
     app: ASGIApp = _Router(services, metrics)
     app = Bound(app, services.limits, services.always_admit)

@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -22,11 +22,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from recon_node.api.metrics.catalogue import REQUESTS, REQUESTS_IN_PROGRESS
-from recon_node.api.metrics.collector import NodeCollector
 from recon_node.base.timing import Durations
-
-if TYPE_CHECKING:
-    from recon_node.api.endpoint import Services
 
 _BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 LOOP_WINDOW: Final = 10.0
@@ -36,12 +32,12 @@ LOOP_WINDOW: Final = 10.0
 class Metrics(Collector):
     """The metrics of a node, and of the HTTP requests that its API answers.
 
-    They are read from `services` when Prometheus asks for them.
+    Those of the node are collected from `node` when Prometheus asks for them.
     """
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, node: Collector) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(NodeCollector(services))
+        self._registry.register(node)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
         self.durations: defaultdict[tuple[str, ...], Durations] = defaultdict(
