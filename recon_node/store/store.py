@@ -359,6 +359,16 @@ class Store:
         """Take over what a commit changed, and wake those who wait for it."""
         if committed.repaired:  # before the next: what is repaired may be refused then
             self.damage.note_repaired(committed.repaired)
+        self._change_keys(committed)
+        self.arrivals.add(committed.added)
+        if committed.damaged:
+            self.damage.note(committed.damaged)
+        self._count(committed)
+        self._wake(committed)
+
+    def _change_keys(self, committed: Committed) -> None:
+        """Add the keys of a commit to those that are held, or refused or withheld, and to the
+        ring's."""
         for event_id in committed.removed:
             self._keys.discard(event_id)
         self._keys.load(committed.added)
@@ -373,10 +383,10 @@ class Store:
         elif self._missed is not None:
             committed.completed = list(committed.completed)  # and let go of the records
             self._missed.append(committed)
-        self.arrivals.add(committed.added)
         self._refused.update((id_of(event_id), event_id) for event_id in committed.refused)
-        if committed.damaged:
-            self.damage.note(committed.damaged)
+
+    def _count(self, committed: Committed) -> None:
+        """Count the verdicts of a commit, and note the events that found no room."""
         for verdict in committed.verdicts:
             self.totals[verdict.status] += 1
             if verdict.status != "refused":
@@ -385,6 +395,9 @@ class Store:
             if verdict.cause == "waiting" and verdict.event_id is not None:
                 self._without_room[verdict.event_id] = None
         self.totals["late refused"] += len(committed.removed)
+
+    def _wake(self, committed: Committed) -> None:
+        """Move on where the log stands, and wake those who wait for that."""
         self.waiting = committed.marks.waiting
         self.proofs_pending += committed.proofs_added - committed.proofs_done
         if committed.proofs_added:

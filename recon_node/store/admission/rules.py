@@ -229,28 +229,13 @@ class Rules:
 
     def _place(self, submission: Submission, event: Facts) -> Inquiry[_Recorded | Verdict]:
         """Put an event under its EventId and let it move on."""
-        event_id, ring_key = submission.event_id, submission.ring_key
-        known = self._known
+        known, ring_key = self._known, submission.ring_key
+        event_id = submission.event_id
         if event_id is None:
-            records = known.records_of(event.cid)
-            if records:
-                return _Recorded(known.checked(event.cid) or records[0])
-            if event.refusal is not None:
-                return _refused(None, event.refusal.reason, _cause(event.refusal, ring_key))
-            unwanted = yield from self._policy_refusal(event)
-            if unwanted is not None:
-                return _unwanted(None, unwanted)
-            now = int(self._terms.now)
-            is_timeless = ring_key is not None or submission.at_any_time
-            if not is_timeless and not event.validity.covers(now, CLOCK_SKEW):
-                return _refused(None, _out_of_time(event.validity, now), "bounds")
-            try:
-                event_id = self._event_id_of(event)
-            except (InvalidEventError, EventIdError) as error:
-                return _refused(None, str(error), "history")
-            if ring_key is not None and not self._has_ring_key(event, ring_key):
-                reason = f"the event came under {ring_key}, which is not its EventId"
-                return _refused(None, reason, "event")
+            found = yield from self._find_event_id(submission, event)
+            if not isinstance(found, EventId):
+                return found
+            event_id = found
         held = known.held(event_id)
         if held is not None:
             return _Recorded(held)
@@ -271,6 +256,33 @@ class Rules:
         if ring_key is not None and record.refusal is not None:
             return _refused(event_id, record.refusal.reason, _cause(record.refusal, ring_key))
         return _Recorded(record, new=True)
+
+    def _find_event_id(
+        self, submission: Submission, event: Facts
+    ) -> Inquiry[EventId | _Recorded | Verdict]:
+        """Return the EventId of an event that came without one; or what became of the event, if it
+        is held already or cannot have one."""
+        ring_key = submission.ring_key
+        records = self._known.records_of(event.cid)
+        if records:
+            return _Recorded(self._known.checked(event.cid) or records[0])
+        if event.refusal is not None:
+            return _refused(None, event.refusal.reason, _cause(event.refusal, ring_key))
+        unwanted = yield from self._policy_refusal(event)
+        if unwanted is not None:
+            return _unwanted(None, unwanted)
+        now = int(self._terms.now)
+        is_timeless = ring_key is not None or submission.at_any_time
+        if not is_timeless and not event.validity.covers(now, CLOCK_SKEW):
+            return _refused(None, _out_of_time(event.validity, now), "bounds")
+        try:
+            event_id = self._event_id_of(event)
+        except (InvalidEventError, EventIdError) as error:
+            return _refused(None, str(error), "history")
+        if ring_key is not None and not self._has_ring_key(event, ring_key):
+            reason = f"the event came under {ring_key}, which is not its EventId"
+            return _refused(None, reason, "event")
+        return event_id
 
     def _policy_refusal(self, event: Facts) -> Inquiry[PolicyRefusal | None]:
         """Return why the write policy refuses the stream of an event; None if it does not.

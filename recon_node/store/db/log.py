@@ -386,30 +386,16 @@ class Change:
         """Write what became of the records."""
         log, known, refused = self._log, self.loader.known, self.ladder.refused
         connection, touched = log.connection, known.touched.values()
-        added, moved, removed = list[Record](), list[Record](), list[Record]()
-        for record in touched:
-            if record.logged_state is None:
-                if record.refusal is None:
-                    added.append(record)
-            elif record.refusal is not None:
-                removed.append(record)
-            elif record.logged_state is not record.state:
-                moved.append(record)
+        added, moved, removed = _outcomes(touched)
         changed = added + moved
         streams_at = stream_rows(connection, changed, touched)
         insert_records(connection, added, streams_at, known.forgotten)
-        proofs_added = proofs_done = 0
-        if any(r.kind is TIME for r in touched):
-            proofs.insert_proofs(connection, added)
-            unproven = [r for r in touched if r.is_unproven]
-            queued = [*changed, *unproven]
-            proofs_added = proofs.await_lookup(connection, queued, log.now(), log.chains)
-            note_backed(connection, touched)
-            note_statements(connection, changed)
+        proofs_added = self._write_anchors(added, changed)
         if any(r.state is PENDING for r in changed):
             proofs.look_up_first(connection, changed, log.now())
         if moved:
             update_records(connection, moved, streams_at)
+        proofs_done = 0
         if removed:
             delete_records(connection, removed)
             proofs_done = proofs.delete_anchors(connection, removed)
@@ -419,12 +405,7 @@ class Change:
         if self.loader.releases:
             keep_releases(connection, self.loader.releases)
             self._marks.has_releases = True
-        shown, withheld = list[EventId](), list[EventId]()
-        for record in changed:  # orphans are withheld, too, if the log is guarded
-            is_withheld = record.is_withheld or (log.guarded and record.state is ORPHAN)
-            was = record.was_withheld or (log.guarded and record.logged_state is ORPHAN)
-            if record.logged_state is None or was is not is_withheld:
-                (withheld if is_withheld else shown).append(record.event_id)
+        shown, withheld = self._shown_and_withheld(changed)
         return Committed(
             self._marks,
             added=shown,
@@ -437,6 +418,43 @@ class Change:
             sort_keys=self.ladder.sort_keys,
             damaged=self.ladder.damaged,
         )
+
+    def _write_anchors(self, added: Sequence[Record], changed: Sequence[Record]) -> int:
+        """Write the anchors of time events; return how many proofs await a lookup now."""
+        log, touched = self._log, self.loader.known.touched.values()
+        if not any(r.kind is TIME for r in touched):
+            return 0
+        proofs.insert_proofs(log.connection, added)
+        queued = [*changed, *(r for r in touched if r.is_unproven)]
+        awaited = proofs.await_lookup(log.connection, queued, log.now(), log.chains)
+        note_backed(log.connection, touched)
+        note_statements(log.connection, changed)
+        return awaited
+
+    def _shown_and_withheld(self, changed: Iterable[Record]) -> tuple[list[EventId], list[EventId]]:
+        """Return which keys peers may see from now on, and which no longer, or not yet."""
+        is_guarded = self._log.guarded  # then orphans are withheld, too
+        shown, withheld = list[EventId](), list[EventId]()
+        for record in changed:
+            is_withheld = record.is_withheld or (is_guarded and record.state is ORPHAN)
+            was = record.was_withheld or (is_guarded and record.logged_state is ORPHAN)
+            if record.logged_state is None or was is not is_withheld:
+                (withheld if is_withheld else shown).append(record.event_id)
+        return shown, withheld
+
+
+def _outcomes(touched: Iterable[Record]) -> tuple[list[Record], list[Record], list[Record]]:
+    """Return which records are new in the log, which have moved, and which are to be removed."""
+    added, moved, removed = list[Record](), list[Record](), list[Record]()
+    for record in touched:
+        if record.logged_state is None:
+            if record.refusal is None:
+                added.append(record)
+        elif record.refusal is not None:
+            removed.append(record)
+        elif record.logged_state is not record.state:
+            moved.append(record)
+    return added, moved, removed
 
 
 def commit_batch(

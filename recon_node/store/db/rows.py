@@ -43,6 +43,7 @@ from recon_node.store.db.evictable import Evictable
 from recon_node.store.db.proofs import proof_verdicts
 from recon_node.store.db.sql import MAX_REASON, blob, insert_rows, select_in, select_named
 from recon_node.store.errors import DamagedRowError
+from recon_node.verification import Facts
 
 T = TypeVar("T")
 
@@ -203,19 +204,7 @@ def insert_records(
         ),
     )
     events = {r.row: r.event for r in records if r.event is not None}
-    stored = {
-        row: FORGOTTEN if event.init in forgotten else trim(event.car)
-        for row, event in events.items()
-    }
-    # Those who sign in their own name share no block with other events.
-    sharing = [
-        row for row, event in events.items() if event.signer is None and event.init not in forgotten
-    ]
-    if sharing:
-        cut = cut_out_shared(connection, [events[row] for row in sharing])
-        stored.update(zip(sharing, cut, strict=True))
-    cars = zip(stored, map(blob, stored.values()), strict=True)
-    insert_rows(connection, "INSERT INTO cars (id, car) VALUES", cars)
+    _insert_cars(connection, events, forgotten)
     insert_rows(
         connection,
         "INSERT INTO waits (event, cid, watched) VALUES",
@@ -233,6 +222,25 @@ def insert_records(
         "INSERT INTO streams (init_cid, controller, sep_key, sep_value) VALUES",
         ((blob(s.init), s.controller, s.sort_key, s.sort_value) for s in streams),
     )
+
+
+def _insert_cars(
+    connection: sqlite3.Connection, events: Mapping[int, Facts], forgotten: Collection[bytes]
+) -> None:
+    """Write the CARs of events, by their rows, without the blocks that they share with others."""
+    stored = {
+        row: FORGOTTEN if event.init in forgotten else trim(event.car)
+        for row, event in events.items()
+    }
+    # Those who sign in their own name share no block with other events.
+    sharing = [
+        row for row, event in events.items() if event.signer is None and event.init not in forgotten
+    ]
+    if sharing:
+        cut = cut_out_shared(connection, [events[row] for row in sharing])
+        stored.update(zip(sharing, cut, strict=True))
+    cars = zip(stored, map(blob, stored.values()), strict=True)
+    insert_rows(connection, "INSERT INTO cars (id, car) VALUES", cars)
 
 
 def update_records(
