@@ -8,7 +8,6 @@ The node applies the filters: rows that do not match are left out, and positions
 """
 
 import io
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
@@ -17,7 +16,6 @@ from typing import Annotated, Any, Final, TypeVar
 import httpx
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recon_node.base.connection import Answer, ClientError, http_options, usable_proxy
 from recon_node.base.errors import plain
@@ -28,15 +26,16 @@ from recon_node.ipld import multibase
 from spark_sink import ipc
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, one_line
 from spark_sink.schema import FEED
+from spark_sink.source.served_rows import (
+    CIDS,
+    EVENT_CID,
+    POSITION,
+    ResponseBody,
+    RowChecks,
+    last_position,
+)
 
 T = TypeVar("T")
-
-CID: Final = "event_cid"
-_POSITION: Final = "position"
-CIDS: Final = pa.schema([FEED.field(_POSITION), FEED.field(CID)])
-# Nodes that do not note when they delivered an event, or deliver valid events only, serve their
-# feed without these.
-_NEW_COLUMNS: Final = frozenset({"delivered_at", "fault"})
 
 DEFAULT_PATIENCE: Final = 120.0
 """Seconds to wait for a node that does not answer."""
@@ -57,10 +56,6 @@ _TOKEN: Final = (
 )
 _MAX_ANSWER: Final = 16 * 1024 * 1024
 """Bytes of an answer that is read at once."""
-_MAX_BATCH: Final = 8 * 1024 * 1024
-"""Bytes of a batch of a node, and some more."""
-_SLOWEST: Final = 16 * 1024
-"""Bytes a second at which a batch may arrive for longer than an answer may take."""
 _MAX_REASON: Final = 500
 """Characters of a node's message that an error quotes."""
 _NO_STREAM: Final = (httpx.HTTPError, pa.ArrowException, OSError, ValueError, RecursionError)
@@ -182,7 +177,7 @@ class Feed:
     def event_cids(self, after: int, upto: int, epoch: str) -> Iterator[pa.Array]:
         """Yield the CIDs of the events at positions (after, upto] in order, some at a time."""
         for batch in self._read(after, upto, epoch, CIDS, None):
-            yield batch.column(CID)
+            yield batch.column(EVENT_CID)
 
     def _read(
         self, after: int, upto: int, epoch: str, columns: pa.Schema, patience: float | None
@@ -193,7 +188,7 @@ class Feed:
             try:
                 for batch in self._read_once(after, upto, epoch, columns):
                     yield batch
-                    after = _last_position(batch)
+                    after = last_position(batch)
                     retry = _Retry(patience)
                 if after < upto and not self.filters:
                     raise FeedUnreachableError(
@@ -297,22 +292,23 @@ class Feed:
         """Yield the rows of one request, as far as they arrive completely."""
         params = {"after": after, "upto": upto, "epoch": epoch, **self.filters}
         if columns != FEED:  # the position comes with any columns
-            names = (name for name in columns.names if name != _POSITION)
+            names = (name for name in columns.names if name != POSITION)
             params["columns"] = ",".join(names)
-        for batch in self._stream(params):
-            yield self._checked(batch, after, upto, columns)
-            after = _last_position(batch)
+        checks = RowChecks(self.url, self.filters)
+        for batch in self._stream(params, checks):
+            yield checks.checked(batch, after, upto, columns)
+            after = last_position(batch)
 
-    def _stream(self, params: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    def _stream(self, params: Mapping[str, Any], checks: RowChecks) -> Iterator[pa.RecordBatch]:
         """Yield the batches of an answer, as far as they arrive completely."""
         try:
             with self._client.stream("GET", _ARROW, params=params) as response:
                 if not response.is_success:
                     answer = self._whole(response, _TIMEOUT)
                     self.check_status(answer, str(params.get("epoch", "")))
-                raw = _ResponseBody(response, max(self.patience, _TIMEOUT.read or 0.0))
+                raw = ResponseBody(response, max(self.patience, _TIMEOUT.read or 0.0))
                 schema, batches = ipc.read_stream(io.BufferedReader(raw, _READ_BUFFER_BYTES))
-                self._check_filters(schema)
+                checks.check_filters(schema)
                 for batch in batches:
                     if batch.num_rows:
                         yield batch
@@ -320,62 +316,6 @@ class Feed:
                         raw.wait()
         except _NO_STREAM as error:  # interrupted or cut off
             raise _connection_error(self.url, error) from None
-
-    def _checked(
-        self, batch: pa.RecordBatch, after: int, upto: int, columns: pa.Schema
-    ) -> pa.RecordBatch:
-        if batch.num_rows > upto - after:
-            raise self._misplaced(f"{batch.num_rows} rows", after, upto)
-        checked = self._shaped(batch, columns)
-        positions = checked.column("position")
-        first, last = positions[0].as_py(), positions[-1].as_py()
-        right = _ascends(positions) and after < first and last <= upto
-        # Ascending integers have no gaps if their count equals the distance between their ends.
-        if not right or not (self.filters or last == after + len(positions)):
-            raise self._misplaced(f"the positions {first} to {last}", after, upto)
-        for field, column in zip(columns, checked.columns, strict=True):
-            if column.null_count and not field.nullable:
-                raise self._unexpected(f"a null in {field.name}")
-        if columns == FEED:
-            self._check_values(checked)
-        return checked
-
-    def _check_values(self, rows: pa.RecordBatch) -> None:
-        """Check what would stop a reader of the tables for good."""
-        if pc.min(pc.binary_length(rows.column("stream_cid"))).as_py() == 0:
-            raise self._unexpected("an empty stream_cid")
-        try:
-            pc.min_max(rows.column("delivered_at")).as_py()
-        except (OverflowError, ValueError) as error:
-            raise self._unexpected(f"delivered_at: {error}") from None
-
-    def _misplaced(self, what: str, after: int, upto: int) -> FeedRefusedError:
-        return FeedRefusedError(
-            f"the node at {self.url} served {what} instead of {after + 1} to {upto}: is it a "
-            "recon-node, and is it undamaged?"
-        )
-
-    def _shaped(self, batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-        try:
-            batch.validate(full=True)  # or reading it could read beyond its memory
-            arrays = [_column_of(batch, field) for field in columns]
-            return pa.RecordBatch.from_arrays(arrays, schema=columns)
-        except (KeyError, ValueError, pa.ArrowException) as error:
-            raise self._unexpected(str(error)) from None
-
-    def _unexpected(self, what: str) -> FeedRefusedError:
-        return FeedRefusedError(
-            f"the feed of the node at {self.url} has unexpected columns ({what}): use a node "
-            "and a pipeline of the same version"
-        )
-
-    def _check_filters(self, schema: pa.Schema) -> None:
-        applied = (schema.metadata or {}).get(b"filter", b"{}")
-        if json.loads(applied) != self.filters:
-            raise FeedRefusedError(
-                f"the node at {self.url} does not know the filters {', '.join(self.filters)}: use "
-                "a node and a pipeline of the same version, or no filter"
-            )
 
     @cached_property
     def _client(self) -> httpx.Client:
@@ -430,67 +370,6 @@ def _retried(
         except FeedUnreachableError as error:
             on_failure(error)
             retry.wait(error)
-
-
-class _ResponseBody(io.RawIOBase):
-    """A response's body as a file for the Arrow reader. What is read next has to come in `seconds`,
-    or in more if it is no more than a batch and comes at some pace."""
-
-    def __init__(self, response: httpx.Response, seconds: float) -> None:
-        self._seconds = seconds
-        self.wait()
-        self._chunks = response.iter_raw()
-        self._rest = memoryview(b"")
-
-    def wait(self) -> None:
-        """Wait for the next rows, until the time is up."""
-        self._since, self._received = time.monotonic(), 0
-
-    def _is_late(self) -> bool:
-        seconds = time.monotonic() - self._since
-        comes = _SLOWEST * seconds < self._received < _MAX_BATCH
-        return seconds > self._seconds and not comes
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read some bytes; 0 at the end."""
-        while not self._rest:
-            if self._is_late():
-                raise httpx.ReadTimeout("timed out")
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._received += len(chunk)
-            self._rest = memoryview(chunk)
-        size = min(len(buffer), len(self._rest))
-        buffer[:size] = self._rest[:size]
-        self._rest = self._rest[size:]
-        return size
-
-
-def _last_position(batch: pa.RecordBatch) -> int:
-    """Return the position of a batch's last row."""
-    return int(batch.column(_POSITION)[-1].as_py())
-
-
-def _column_of(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    """Return a column of the feed; nulls for one that older nodes do not know."""
-    if field.name in _NEW_COLUMNS and field.name not in batch.schema.names:
-        return pa.nulls(batch.num_rows, field.type)
-    column = batch.column(field.name)
-    # Each row of a dictionary or of a view may have the same large value.
-    if column.type.id != field.type.id:
-        raise pa.ArrowInvalid(f"{field.name} is a {column.type}")
-    return column.cast(field.type)
-
-
-def _ascends(positions: pa.Array) -> bool:
-    """Return whether each position is greater than the previous one and none is null."""
-    steps = pc.less(positions[:-1], positions[1:])
-    return positions.null_count == 0 and bool(pc.all(steps, min_count=0).as_py())
 
 
 def _epoch_changed(url: str, actual: str, expected: str) -> FeedChangedError:

@@ -26,7 +26,7 @@ from recon_node.ceramic import Event
 from recon_node.fairness.pacing import Backoff
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED
-from spark_sink.source import feed_client
+from spark_sink.source import feed_client, served_rows
 from spark_sink.source.feed_client import Feed, Head
 
 
@@ -417,8 +417,8 @@ def test_an_answer_without_end_is_given_up(monkeypatch, status):
 def test_a_batch_may_take_long_if_it_comes_at_some_pace(sample, monkeypatch, slowest):
     """4 MB take longer than an answer may over a slow line: they were asked for again, for ever."""
     clock = SimpleNamespace(monotonic=partial(next, count(0, 20)), sleep=time.sleep)
-    monkeypatch.setattr(feed_client, "time", clock)
-    monkeypatch.setattr(feed_client, "_SLOWEST", slowest)
+    monkeypatch.setattr(served_rows, "time", clock)
+    monkeypatch.setattr(served_rows, "_SLOWEST", slowest)
     with answering(arrow(feed_rows(sample))) as url:
         rows = Feed(url, patience=0).read(0, len(sample), "any")
         if slowest == 1:
