@@ -289,35 +289,38 @@ class HttpConnection:
                 return None
             beginning = _EMPTY_LINES.sub(b"", beginning + received)
         self._http = None
-        head = plain_head(beginning)
+        head = plain_head(beginning) or await self._head_by_h11(beginning)
         if head is None:
-            http = self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
-            if beginning:  # nothing would be the end
-                http.receive_data(beginning)
-            size = len(beginning)
-            while not isinstance(event := http.next_event(), h11.Request):
-                if event is not h11.NEED_DATA:  # the client has ended the connection
-                    return None
-                if not self._has_begun:
-                    self._has_begun = True
-                    self._until = trio.current_time() + HEAD_LIMIT
-                was_sent_ahead = False
-                http.receive_data(received := await self._read(MAX_HEAD))
-                size += len(received)
-            headers = [(name.lower(), value) for name, value in event.headers.raw_items()]
-            behind = http.trailing_data[0]
-            if size - len(behind) > MAX_HEAD:  # h11 looks at what is not complete yet
-                raise h11.RemoteProtocolError("Head too long", error_status_hint=431)
-            head = Head(event.method, event.target, event.http_version, headers, behind)
+            return None
         self._is_read = False
         scope = self._scope_of(head)
         self._answer = _answer_to(head)
         self._take_body(declared_length(scope), head.behind)
-        if was_sent_ahead or self._behind:
+        if (was_sent_ahead and not self._has_begun) or self._behind:
             async with self._sent_ahead:
                 await trio.lowlevel.checkpoint()
         self._is_idle, self._until = False, inf
         return scope
+
+    async def _head_by_h11(self, beginning: bytes) -> Head | None:
+        """Return the head of a request that begins so; None if the client ends the connection."""
+        http = self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+        if beginning:  # nothing would be the end
+            http.receive_data(beginning)
+        size = len(beginning)
+        while not isinstance(event := http.next_event(), h11.Request):
+            if event is not h11.NEED_DATA:
+                return None
+            if not self._has_begun:
+                self._has_begun = True
+                self._until = trio.current_time() + HEAD_LIMIT
+            http.receive_data(received := await self._read(MAX_HEAD))
+            size += len(received)
+        headers = [(name.lower(), value) for name, value in event.headers.raw_items()]
+        behind = http.trailing_data[0]
+        if size - len(behind) > MAX_HEAD:  # h11 looks at what is not complete yet
+            raise h11.RemoteProtocolError("Head too long", error_status_hint=431)
+        return Head(event.method, event.target, event.http_version, headers, behind)
 
     def _take_body(self, length: int | None, here: bytes) -> None:
         """Take the body of a request if it is here with the head; else h11 reads it."""

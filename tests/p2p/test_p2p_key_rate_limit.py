@@ -9,8 +9,7 @@ import trio
 from p2p_support import NETWORK, rate_limit_of
 
 from recon_node.ceramic import network_range
-from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
-from recon_node.p2p.sync.sessions import Meter
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit, Meter
 from recon_node.recon import RECON_1_0, RECON_1_2, ZERO, KeyRange, KeyStore, Side, id_of
 from recon_node.recon.cip124.cip124_codec import Cip124Message
 from recon_node.recon.coded.messages import (

@@ -19,12 +19,11 @@ from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import EventStreams
 from recon_node.p2p.sync.fetch import Fetcher
 from recon_node.p2p.sync.fetch_table import FetchTable
-from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit, Meter
 from recon_node.p2p.sync.sessions import (
     AGREED,
     ANOTHER_NETWORK,
     NO_COMMON_INTEREST,
-    Meter,
     PeerSlots,
     SessionRun,
     Sessions,

@@ -36,9 +36,9 @@ from recon_node.p2p.errors import (
     StaleStreamError,
     describe_error,
 )
-from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
+from recon_node.p2p.sync.key_rate_limit import Meter
 from recon_node.p2p.transport.framing import RECON_KEPT_FOR, KeptStreams, PeerFrames, PeerStream
-from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
+from recon_node.recon import Actions, Failed, Fetch, FetchById, Send, Session
 from recon_node.recon.actions import Admit, SendValues
 from recon_node.store import StoreError
 
@@ -211,44 +211,6 @@ async def _perform(
             await wire.send(action)
         else:
             reply = await performer.perform(action)
-
-
-class Meter:
-    """Has a peer pay for what its session computes in a `with` block.
-
-    It pays for the sums of ranges that are made, for hashing keys with a salt, or those that were
-    left out, and for looking for ids. Sums that this node wants anyway are free (`is_free`).
-    """
-
-    def __init__(
-        self, rate_limit: KeyRateLimit, address: str, keys: KeyView, is_free: Callable[[], bool]
-    ) -> None:
-        self._rate_limit = rate_limit
-        self._address = address
-        self._keys = keys
-        self._is_free = is_free
-        self._before = (0, 0)
-        self._owes = False
-
-    def __enter__(self) -> None:
-        self._before = self._keys.sums.cost, self._keys.session_cost
-
-    def __exit__(self, *_: object) -> None:
-        sum_cost, session_cost = self._before
-        spent = self._keys.session_cost - session_cost
-        if self._keys.sums.cost > sum_cost and not self._is_free():
-            spent += self._keys.sums.cost - sum_cost
-        if spent:
-            self._rate_limit.spend(self._address, spent)
-            self._owes = True
-
-    async def pay(self) -> None:
-        """Let other tasks run, until the peer can pay for what was computed."""
-        if self._owes:
-            self._owes = False
-            await self._rate_limit.wait(self._address)
-        else:
-            await trio.lowlevel.checkpoint()
 
 
 class PeerSlots:

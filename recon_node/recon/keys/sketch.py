@@ -398,15 +398,7 @@ def _decode_few(symbols: Symbols) -> Iterator[Difference]:
     size = len(sums)
     signs_of: dict[int, int] = {}
     while True:
-        pure: dict[int, int] = {}
-        for total, check, count in zip(sums, checks, counts, strict=True):
-            if count == 1 or count == COUNTS - 1:
-                sign = 1 if count == 1 else -1
-                id_ = sign * total & _64_BITS
-                if id_ in pure:  # most are in several
-                    continue
-                if mix_one(id_) & _32_BITS == sign * check & _32_BITS:
-                    pure[id_] = sign
+        pure = _pure_of_few(sums, checks, counts)
         if not pure:
             break
         if len(signs_of) > size or not signs_of.keys().isdisjoint(pure):
@@ -423,3 +415,16 @@ def _decode_few(symbols: Symbols) -> Iterator[Difference]:
             np.array([id_ for id_, sign in signs_of.items() if sign > 0], _U),
             np.array([id_ for id_, sign in signs_of.items() if sign < 0], _U),
         )
+
+
+def _pure_of_few(sums: list[int], checks: list[int], counts: list[int]) -> dict[int, int]:
+    """Do as `_pure`; return the sign of each id."""
+    signs_of: dict[int, int] = {}
+    for total, check, count in zip(sums, checks, counts, strict=True):
+        if count == 1 or count == COUNTS - 1:
+            sign = 1 if count == 1 else -1
+            id_ = sign * total & _64_BITS
+            is_known = id_ in signs_of  # most are in several symbols
+            if not is_known and mix_one(id_) & _32_BITS == sign * check & _32_BITS:
+                signs_of[id_] = sign
+    return signs_of
