@@ -16,6 +16,7 @@ from click.testing import Result
 from eth_account import Account as EthAccount
 from eth_account.messages import encode_defunct
 from support import forking
+from support.waiting import finished
 
 from recon_node.client import METAMODEL, Ceramic, Key, OutsideInterestsWarning
 from recon_node.testnet import TestnetNode
@@ -256,6 +257,13 @@ def test_what_is_wrong_with_a_thread(shell: Shell) -> None:
     content = '{"tangles": {"thread": {}}}'
     assert "leave 'thread' out" in shell("tangle", "reply", plain, content, code=1).output
     assert "of a FILE" in shell("tangle", "show", "--feed", "@a.ed25519", code=2).output
+
+
+@pytest.mark.parametrize("script", ["blog.py", "deploy.py"])
+def test_an_example_without_arguments_says_which_it_takes(script: str) -> None:
+    done = finished([sys.executable, BLOG / script])
+    assert done.returncode
+    assert done.stderr.startswith(f"usage: {script} ")
 
 
 def test_the_example_blog(node, tmp_path, monkeypatch, capsys):

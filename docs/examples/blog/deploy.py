@@ -72,7 +72,7 @@ def deploy(ceramic: Ceramic) -> list[StreamId]:
 
 
 if __name__ == "__main__":
-    [key_file] = sys.argv[1:]
+    [key_file] = sys.argv[1:] or sys.exit("usage: deploy.py KEY_FILE")
     url = os.environ.get("RECON_NODE_URL", "http://127.0.0.1:5101")
     with Ceramic(url, key=Key.load(key_file)) as client:
         print(*deploy(client))
