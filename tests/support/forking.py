@@ -7,6 +7,7 @@ about starting use `subprocess`.
     python forking.py SOCKET    forks what `Popen` sends over the socket, until it closes
 """
 
+import atexit
 import ctypes
 import fcntl
 import gc
@@ -75,12 +76,14 @@ def _server() -> socket.socket:
     _become_subreaper()
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
-        subprocess.Popen(
+        server = subprocess.Popen(
             [sys.executable, __file__, str(its.fileno())],
             pass_fds=[its.fileno()],
             start_new_session=True,  # Ctrl-C is for the tests
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
+    for end in server.wait, server.kill, ours.close:  # in the reverse order, at the exit
+        atexit.register(end)
     return ours
 
 
