@@ -43,18 +43,28 @@ def script(page: Path, without: Collection[str] = ("once",)) -> str:
 
 
 def run(text: str, directory: Path, limit: float) -> str:
-    """Run a script in a directory that is its home; return what it prints."""
+    """Run a script in a directory that is its home; return what it prints.
+
+    All that it starts ends with it, and if this process is killed, which closes the pipe.
+    """
     own = {name: value for name, value in os.environ.items() if not name.startswith("RECON_NODE")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    with subprocess.Popen(
-        ["bash", "-c", text],
-        cwd=directory,
-        env={**own, "HOME": str(directory), "PATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as shell:
+    watched, ours = os.pipe()
+    watch = f"{{ read -r; kill -KILL 0; }} <&{watched} > /dev/null 2>&1 &\n"
+    with (
+        os.fdopen(watched),
+        os.fdopen(ours),
+        subprocess.Popen(
+            ["bash", "-c", watch + text],
+            pass_fds=[watched],
+            cwd=directory,
+            env={**own, "HOME": str(directory), "PATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as shell,
+    ):
         try:
             output, _ = shell.communicate(timeout=limit)
         finally:

@@ -3,16 +3,32 @@
 import os
 import re
 import shutil
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 from shell_blocks import LIMIT, PAGES, PYTHON, run, run_page, script
 from support.duckdb_delta import delta_extension, duckdb_python
 from support.kafka_broker import broker
 from support.postgres_server import program
-from support.waiting import finished, kept_port
+from support.waiting import finished, kept_port, wait_until
+
+
+def test_what_a_guide_starts_ends_with_the_tests(tmp_path: Path) -> None:
+    """Even if these are killed."""
+    text = "sleep 1000 > /dev/null & echo $! > new; mv new pid; wait"
+    code = f"import pathlib, shell_blocks; shell_blocks.run({text!r}, pathlib.Path(), 100)"
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with Popen([sys.executable, "-c", code], cwd=tmp_path, env=here) as tests:
+        try:
+            wait_until((tmp_path / "pid").exists)
+        finally:
+            tests.kill()
+    program = Path("/proc", (tmp_path / "pid").read_text().strip(), "exe")
+    wait_until(lambda: not program.exists())
 
 
 def test_two_devices_and_two_accounts(tmp_path: Path) -> None:
