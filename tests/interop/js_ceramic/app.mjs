@@ -2,7 +2,7 @@
 // of the output is JSON for the test that runs this.
 //
 //   node app.mjs write URL DIRECTORY             a model, and a document that changes twice
-//   node app.mjs change URL DIRECTORY IDS TEXT   load them, once they are what was written; change one
+//   node app.mjs change URL DIRECTORY IDS TEXT   load what was written; change the document
 //
 // URL is the Recon node, DIRECTORY becomes the state directory.
 
@@ -12,6 +12,7 @@ import { CeramicDaemon, DaemonConfig } from '@ceramicnetwork/cli'
 import { CeramicClient } from '@ceramicnetwork/http-client'
 import { Model } from '@ceramicnetwork/stream-model'
 import { ModelInstanceDocument } from '@ceramicnetwork/stream-model-instance'
+import { CommitID, StreamID } from '@ceramicnetwork/streamid'
 import { DID } from 'dids'
 import { Ed25519Provider } from 'key-did-provider-ed25519'
 import { getResolver } from 'key-did-resolver'
@@ -91,11 +92,16 @@ async function start(url, directory) {
 }
 
 async function write(client) {
+  const { client: reader } = await start(url, `${directory}-reader`)
   const model = await Model.create(client, POST)
   const post = await ModelInstanceDocument.create(client, { text: 'first' }, { model: model.id })
+  let loaded = await ModelInstanceDocument.load(reader, post.id)
   await post.replace({ text: 'second' })
   await post.patch([{ op: 'add', path: '/likes', value: 3 }])
-  const loaded = await ModelInstanceDocument.load(client, post.id)
+  while (loaded.tip.toString() !== post.tip.toString()) { // the feed brings it; the test has a limit
+    await new Promise((resolve) => setTimeout(resolve, POLL))
+    loaded = await ModelInstanceDocument.load(reader, post.id)
+  }
   return {
     ids: { model: model.id.toString(), post: post.id.toString(), tip: post.tip.toString() },
     content: loaded.content,
@@ -103,11 +109,10 @@ async function write(client) {
 }
 
 async function change(client, ids, text) {
-  let post = await ModelInstanceDocument.load(client, ids.post)
-  while (post.tip.toString() !== ids.tip) { // the test has a time limit
-    await new Promise((resolve) => setTimeout(resolve, POLL))
-    post = await ModelInstanceDocument.load(client, ids.post)
-  }
+  // js-ceramic drops what its feed says of streams that it has not loaded yet. A commit has it load
+  // all before it.
+  await client.loadStream(CommitID.make(StreamID.fromString(ids.post), ids.tip))
+  const post = await ModelInstanceDocument.load(client, ids.post)
   const { content } = post
   const model = await Model.load(client, ids.model)
   await post.replace({ ...content, text })
