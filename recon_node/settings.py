@@ -151,7 +151,7 @@ def given_settings(
     for name in DECLARATIONS:
         if (text := os.environ.get(_variable(name))) is not None:
             given[name] = Given(text, _variable(name))
-    if gone := [name for name in _GONE if _variable(name) in os.environ]:
+    if gone := [name for name in _GONE if os.environ.get(_variable(name))]:
         raise SettingsError("; ".join(f"{_variable(name)}: {_unknown(name)}" for name in gone))
     for name, value in (flags or {}).items():
         given[name] = Given(value, DECLARATIONS[name].flag)

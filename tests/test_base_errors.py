@@ -102,12 +102,17 @@ def test_reasons_are_words_on_one_line(error: Exception, reason: str) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("https://user:pass@host:1/a@b", "https://***@host:1/a@b"),
+        ("https://user:pass@host:1/a", "https://***@host:1/a"),
+        (
+            "https://user:p@ss/w@host/x, postgresql://u:p/@s@h",
+            "https://***@host/x, postgresql://***@h",
+        ),
         (
             "at https://token@host, or HTTP://a:b@c@[::1]",
             "at https://***@host, or HTTP://***@[::1]",
         ),
         ("s3://key:secret@bucket/x", "s3://***@bucket/x"),
+        ('"s3://k:s@b","x@y"', '"s3://***@b","x@y"'),
         ("s3://key:se/cr?e#t@bucket/x, s3://:/@b", "s3://***@bucket/x, s3://***@b"),
         ("http://host:5101/a@b and s3://b:1?@c", "http://host:5101/a@b and s3://b:1?@c"),
         ("http://[::1]:5101/a@b", "http://[::1]:5101/a@b"),

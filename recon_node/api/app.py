@@ -67,7 +67,7 @@ _MODULES: Final = (
 )
 _OF_MODULES: Final = (value for module in _MODULES for value in vars(module).values())
 ENDPOINTS: Final = (
-    *(value for value in _OF_MODULES if isinstance(value, Endpoint)),
+    *dict.fromkeys(value for value in _OF_MODULES if isinstance(value, Endpoint)),
     get_openapi,
     *pages.SWAGGER_UI,
 )

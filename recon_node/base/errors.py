@@ -13,13 +13,14 @@ from typing import Final
 
 _NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
 _CREDENTIALS: Final = re.compile(
-    r"(https?://)[^/?#\s]*@"
-    r"|(://)[^/?#\s@:[]*:(?:[^/?#\s]*|(?!\d+[/?#])(?:(?!://)[^\s@]){1,1000})@",
+    r'://(?:[^/?#\s@:[]*:(?:(?!\d+[/?#])(?:(?!://)[^\s"]){1,1000}|[^/?#\s]*)'
+    r"|(?:(?<=http://)|(?<=https://))[^/?#\s]*)@",
     re.I,
 )
 """In a URL of the web, a user's name alone may be a token; in one of a store, it is its name. A
-password may have a slash that should be encoded, unless what precedes that is a port. It ends where
-another URL begins: otherwise a line of many, which is somebody's text, takes seconds."""
+password may have any characters that should be encoded, such as a slash, unless what precedes that
+is a port. It ends with the text in JSON, and where another URL begins: otherwise a line of many,
+which is somebody's text, takes seconds."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -33,7 +34,7 @@ def reason_of(error: BaseException) -> str:
 
 def without_passwords(text: str) -> str:
     """Return a URL, or text with URLs in it, without the passwords that these may have."""
-    return _CREDENTIALS.sub(r"\1\2***@", text)
+    return _CREDENTIALS.sub("://***@", text)
 
 
 def plain(text: str) -> str:

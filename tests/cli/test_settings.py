@@ -150,6 +150,8 @@ def test_a_node_does_not_start_without_the_write_policy_of_an_earlier_version(
     monkeypatch.setenv("RECON_NODE_WRITE_POLICY", "policy.py")
     with pytest.raises(SettingsError, match=r"^RECON_NODE_WRITE_POLICY: .*docs/upgrading.md"):
         load_settings()
+    monkeypatch.setenv("RECON_NODE_WRITE_POLICY", "")  # as a container's settings without a value
+    load_settings()
 
 
 def test_each_refusal_names_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

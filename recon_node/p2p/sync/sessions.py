@@ -200,7 +200,7 @@ async def _perform(
     pause = trio.lowlevel.checkpoint if meter is None else meter.pay
     while True:
         try:
-            with meter or nullcontext():
+            with nullcontext() if meter is None else meter:
                 action = actions.send(reply)
         except StopIteration:
             return
