@@ -33,6 +33,7 @@ _MOST_ASTRAY: Final = 2
 """Files by which two runs may differ: some things are done once in a while."""
 _NETWORK: Final = "recon_node/p2p/"
 _APART: Final = (
+    "recon_node/api/metrics/",  # the event loop is watched
     "recon_node/dag/",
     "recon_node/tangles/",
     "recon_node/feed_index.py",
