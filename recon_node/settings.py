@@ -136,9 +136,7 @@ class Given(NamedTuple):
     """Where it comes from, for people: `node.toml: api`, `RECON_NODE_API` or `--api`."""
 
 
-def given_settings(
-    config: Path | None = None, flags: Mapping[str, Any] | None = None
-) -> dict[str, Given]:
+def given_settings(config: Path | None, flags: Mapping[str, Any] | None) -> dict[str, Given]:
     """Return what the file, the environment and the flags set, by name; the last source wins.
 
     Raises:

@@ -223,7 +223,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def complete_file(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
+def complete_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     """Open a file for writing that gets its name when the block ends; `-` is standard output.
 
     If the block fails, what was at `path` before stays as it was. `force` replaces a file that
@@ -262,7 +262,7 @@ def output_draft(path: Path) -> Iterator[Path]:
         raise CommandError(f"{path} cannot be written: {reason_of(error)}") from None
 
 
-def refuse_existing(path: Path, *, force: bool = False) -> None:
+def refuse_existing(path: Path, *, force: bool) -> None:
     """Raise `CommandError` if there is a file at `path`, unless `force` is set."""
     if not force and os.path.lexists(path):
         raise CommandError(f"{path} already exists: choose another name, or use --force")

@@ -286,7 +286,7 @@ def not_accepted(stream: Stream, error: StreamShapeError) -> NotFoundError:
 
 
 def load_model(
-    session: ClientSession, model: StreamId, versions: Iterable[CID] = ()
+    session: ClientSession, model: StreamId, versions: Iterable[CID]
 ) -> Steps[Definitions]:
     """Return a model's definitions: its first one, and those of versions that the node has.
 

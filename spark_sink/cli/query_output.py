@@ -79,7 +79,7 @@ def _distinct(names: Iterable[str]) -> list[str]:
     return seen
 
 
-def print_table(answer: QueryAnswer, console: Console, *, wide: bool = False) -> None:
+def print_table(answer: QueryAnswer, console: Console, *, wide: bool) -> None:
     """Print rows as a table; if they are wider than the terminal, one `name  value` per line.
 
     Long values are cut unless `wide`.

@@ -435,7 +435,7 @@ class Models:
         after: int,
         upto: int,
         touched: Collection[bytes],
-        set_aside: Collection[bytes] = (),
+        set_aside: Collection[bytes],
     ) -> None:
         """Go on to a step.
 

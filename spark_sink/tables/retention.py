@@ -187,7 +187,7 @@ class Tidying:
         self._leftovers.trim(math.inf if limit is None else limit)
 
 
-def merge_small_files(table: DeltaTable, stager: Stager, most: float = math.inf) -> FileActions:
+def merge_small_files(table: DeltaTable, stager: Stager, most: float) -> FileActions:
     """Merge small files in each partition, sorted by stream; return the actions to commit.
 
     Only files of similar size are merged, so that a row is rewritten once per doubling of the table

@@ -378,7 +378,7 @@ def build_host(
     identity: KeyPair,
     budget: MemoryBudget,
     on_identified: Callable[[ID], None],
-    swarm_key: bytes | None = None,
+    swarm_key: bytes | None,
 ) -> GuardedHost:
     """Put the hardened parts together: no plaintext, no other muxer, no resource manager.
 
