@@ -120,9 +120,33 @@ class Derivation:
         return self._tables.position < self._tables.raw_position
 
     def _take_step(self, length: int) -> int:
-        """Take a step of the tables that are the furthest behind; return how many streams it had.
+        """Take a step of the tables that are the furthest behind, up to `length` positions long;
+        return how many streams it had."""
+        step = self._next_step(length)
+        raw, after, upto = step.raw, step.after, step.upto
+        if upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES:
+            portion = self._computer.compute(step, raw.streams_between(after, upto))
+        else:
+            portion = self._in_workers(step)
+        if after and (portion.arrived or portion.changed):
+            self._recompute_documents(step, portion)
+        # First which streams are set aside: after a crash, they may not fail again.
+        for name in sorted(step.names, key=UNPROCESSED.__ne__):
+            if self._tables.derived[name].position > after:
+                self._write_revised(name, portion.rows[name], upto)
+            else:
+                self._write_revised(name, portion.revised.get(name, Staged()), upto)
+                self._finish(name, portion.rows[name], upto)
+        if portion.rows.get(UNPROCESSED, Staged()).num_rows:
+            self._read_set_aside()
+        self._tables.clear_staging()
+        return portion.streams
 
-        It is up to `length` positions long, and shorter if it would have too many streams.
+    def _next_step(self, length: int) -> Step:
+        """Return the step of the tables that are the furthest behind. It is shorter than `length`
+        if it would have too many streams.
+
+        The table of the streams that are set aside takes part even if it is further ahead.
         """
         derived, after = self._tables.derived, self._tables.position
         names = tuple(name for name, table in derived.items() if table.position == after)
@@ -134,29 +158,9 @@ class Derivation:
         raw = self._tables.raw.files_upto(upto)
         while not begun and _count_streams(raw, after, upto) > _MAX_STREAMS:
             upto = after + (upto - after) // 2
-        # Noted even when the table of these notes is further ahead than the tables of this step.
-        ahead_of_these = {UNPROCESSED}.intersection(derived).difference(names)
-        every, stagers = (*names, *ahead_of_these), self._own_stagers(names)
-        step = Step(raw, every, after, upto, stagers, set_aside=self._set_aside)
-        is_short = (
-            upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
-        )
-        if is_short:
-            portion = self._computer.compute(step, raw.streams_between(after, upto))
-        else:
-            portion = self._in_workers(step)
-        if after and (portion.arrived or portion.changed):
-            self._recompute_documents(step, portion)
-        # First which streams are set aside: after a crash, they may not fail again.
-        for name in ahead_of_these:
-            self._write_revised(name, portion.rows[name], upto)
-        for name in sorted(names, key=UNPROCESSED.__ne__):
-            self._write_revised(name, portion.revised.get(name, Staged()), upto)
-            self._finish(name, portion.rows[name], upto)
-        if portion.rows.get(UNPROCESSED, Staged()).num_rows:
-            self._read_set_aside()
-        self._tables.clear_staging()
-        return portion.streams
+        stagers = self._own_stagers(names)
+        names += tuple({UNPROCESSED}.intersection(derived).difference(names))
+        return Step(raw, names, after, upto, stagers, set_aside=self._set_aside)
 
     def _in_workers(self, step: Step) -> Portion:
         """Compute all streams of a step, a partition each."""

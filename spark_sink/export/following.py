@@ -7,7 +7,7 @@ where it is.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -73,16 +73,8 @@ def follow(
         Changes(directory, name, None)  # a wrong name is said before the target is waited for
     pause = _FIRST_PAUSE
     while True:
-        refused: SinkError | None = None
         try:
-            for name in names or (STATES, *view_names(directory)):
-                try:
-                    if taken := take(name, partial(Changes, directory, name)):
-                        on_taken(name, taken)
-                except TargetUnreachableError:
-                    raise
-                except SinkError as error:  # a stranger's model may be why: it stops no other table
-                    refused = refused or error
+            _take_all(directory, names or (STATES, *view_names(directory)), take, on_taken)
         except TargetUnreachableError as error:
             if every is None:
                 raise
@@ -90,9 +82,24 @@ def follow(
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             continue
-        if refused is not None:
-            raise refused
         if every is None:
             return
         pause = _FIRST_PAUSE
         time.sleep(every)
+
+
+def _take_all(
+    directory: Location, names: Iterable[str], take: Take, on_taken: Callable[[str, Taken], None]
+) -> None:
+    """Take in what has changed in some tables; raise the first refusal when all had their turn."""
+    refused: SinkError | None = None
+    for name in names:
+        try:
+            if taken := take(name, partial(Changes, directory, name)):
+                on_taken(name, taken)
+        except TargetUnreachableError:
+            raise
+        except SinkError as error:  # a stranger's model may be why: it stops no other table
+            refused = refused or error
+    if refused is not None:
+        raise refused

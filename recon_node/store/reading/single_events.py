@@ -55,19 +55,20 @@ def read_cars(reader: Reader, event_ids: Sequence[EventId]) -> list[bytes | None
 
 def read_cars_for_peers(reader: Reader, event_ids: Sequence[EventId]) -> list[bytes | None]:
     """Return CARs as `read_cars` does, but None for damaged events, too."""
-    events = _read(reader, event_ids, _EVENT_ID)
-    reader.damaged += _damaged(events)
-    cars = {event_id: car for event_id, _, car in events if isinstance(car, bytes)}
-    return [cars.get(event_id) for event_id in event_ids]
+    return _sound_cars(reader, event_ids, _EVENT_ID)
 
 
 def read_cars_by_cid(reader: Reader, cids: Sequence[CID]) -> list[bytes | None]:
     """Return the CARs of some events, in their order; None for those that are not here, or are
     damaged."""
-    events = _read(reader, cids, _CID)
+    return _sound_cars(reader, cids, _CID)
+
+
+def _sound_cars(reader: Reader, names: Sequence[bytes], column: int) -> list[bytes | None]:
+    events = _read(reader, names, column)
     reader.damaged += _damaged(events)
-    cars = {cid: car for _, cid, car in events if isinstance(car, bytes)}
-    return [cars.get(cid) for cid in cids]
+    cars = {event[column]: car for event in events if isinstance(car := event[-1], bytes)}
+    return [cars.get(name) for name in names]
 
 
 def read_stream_of(reader: Reader, cid: CID) -> CID | None:
