@@ -33,7 +33,7 @@ from recon_node.api.routes import (
     streams,
     undelivered,
 )
-from recon_node.api.routes.products import anchors, dag, snapshots, tangles
+from recon_node.api.routes.products import anchor_service, anchors, dag, snapshots, tangles
 from recon_node.api.settings import usual_need
 
 
@@ -63,7 +63,7 @@ async def get_openapi(call: Call[Parameters]) -> Response:
 
 _MODULES: Final = (
     *(events, listings, streams, stream_events, undelivered, feed, arrow, interests),
-    *(dag, tangles, anchors, snapshots, node_info, kubo, pages),
+    *(dag, tangles, anchors, anchor_service, snapshots, node_info, kubo, pages),
 )
 _OF_MODULES: Final = (value for module in _MODULES for value in vars(module).values())
 ENDPOINTS: Final = (

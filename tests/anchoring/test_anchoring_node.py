@@ -13,7 +13,7 @@ from nacl.signing import SigningKey
 from support.waiting import anchoring_pair, wait_until
 
 from recon_node.api.errors import ApiError
-from recon_node.api.routes.products import anchors
+from recon_node.api.routes.products import anchor_service
 from recon_node.ceramic import StreamId, StreamType, parse_event
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.cli import main
@@ -140,7 +140,7 @@ def test_a_request_of_empty_lists_is_not_decoded() -> None:
     block = b"\x9a" + (1_000_000).to_bytes(4, "big") + b"\x80" * 1_000_000
     cid = CID.of(DAG_CBOR, block)
     with pytest.raises(ApiError, match="its root has more than"):
-        anchors._read_car(car.encode([cid], {cid: block}))
+        anchor_service._read_car(car.encode([cid], {cid: block}))
 
 
 def test_strangers_and_forgers_are_refused(nodes: list[TestnetNode]) -> None:
