@@ -216,9 +216,9 @@ def _is_view(path: TablePath) -> bool:
 def written_by_another(path: TablePath) -> ConflictError:
     """Return the error for a table to which another process has committed meanwhile."""
     return ConflictError(
-        f"another process has written the table {path} since this one read it: only one spark-sink "
-        "may write it. Nothing is lost, and nothing is there twice: stop the other one, and start "
-        "again"
+        f"another process has written the table {path} since this one read it (or, in a store, the "
+        "answer to a commit of this one was lost): only one spark-sink may write it. Nothing is "
+        "lost, and nothing is there twice: stop the other one, if there is one, and start again"
     )
 
 

@@ -41,6 +41,8 @@ from spark_sink.tables.retention import Retention
 from spark_sink.tables.sink_table import SinkTable
 from spark_sink.views.model_columns import MAX_VALUES, Columns, Misfit
 
+_MAX_SHOWN: Final = 80
+"""Characters of a name that an error quotes."""
 _MERGE_BYTES: Final = 32 * 1024 * 1024
 """Bytes of rows that are converted and merged at once."""
 _FREE_VALUES: Final = 1_000
@@ -69,7 +71,9 @@ def create_view(directory: Location, model: StreamId, name: str | None) -> str:
     is_taken = name in (*TABLES, TANGLES) or name.endswith("_feed")
     if not NAME.fullmatch(name) or is_taken or name.startswith("spark_sink_"):  # tables of exports
         raise TablesError(
-            f"{name!r} cannot be the name of a view: choose one of a-z, 0-9 and _ with --as"
+            f"{name[:_MAX_SHOWN]!r} cannot be the name of a view: choose another one with --as, a "
+            "letter and then up to 62 of a-z, 0-9 and _. It is not that of a table, does not end "
+            "in _feed, and does not begin with spark_sink_"
         )
     if name in view_names(directory):
         raise TablesError(f"there is a view {name} already: choose another name with --as")

@@ -338,6 +338,7 @@ def test_what_is_wrong_is_reported(tmp_path: Path) -> None:
         (["create", str(OF), "--as", "../x"], "cannot be the name of a view"),
         (["create", str(OF), "--as", "stream_tips"], "cannot be the name of a view"),
         (["create", str(OF), "--as", "tangles"], "cannot be the name of a view"),
+        (["create", str(OF), "--as", "x" * 500], f"'{'x' * 80}' cannot be the name of a view"),
         (["create", str(OF), "--as", "spark_sink_refused"], "cannot be the name of a view"),
         (["drop", "posts"], "there is no view posts"),
     ):
