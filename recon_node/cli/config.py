@@ -203,10 +203,7 @@ def check(config: Path | None, as_json: bool, **flags: Any) -> None:
     from recon_node.settings import unknown_variables
 
     given, settings = _read(config, flags)
-    try:
-        settings.api.access_with_token()
-    except ValueError as error:
-        raise BadSettingsError(str(error)) from None
+    _check_what_is_named(settings)
     chain = settings.chain
     if need := settings.anchor.unmet_need(chain.providers, chain.development_time):
         raise BadSettingsError(need)
@@ -218,6 +215,23 @@ def check(config: Path | None, as_json: bool, **flags: Any) -> None:
         f"ok: {counted(len(given), 'setting')}, all others have their defaults",
         as_json=as_json,
     )
+
+
+def _check_what_is_named(settings: Settings) -> None:
+    """Read the files, and open the object stores, that settings name. These are not asked yet."""
+    from recon_node.p2p import P2PError
+    from recon_node.p2p.transport.private_network import read_swarm_key
+    from recon_node.snapshot.objects import Objects, UrlError, scheme_of
+
+    try:
+        settings.api.access_with_token()
+        if settings.p2p.swarm_key_file is not None:
+            read_swarm_key(settings.p2p.swarm_key_file)
+        for url in filter(None, (settings.snapshot.url, *settings.snapshot.sources)):
+            if scheme_of(url) not in ("", "file"):  # a directory may be made, or mounted, later
+                Objects.open(url)
+    except (ValueError, P2PError, UrlError) as error:
+        raise BadSettingsError(str(error)) from None
 
 
 def _rows(

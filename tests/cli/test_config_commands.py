@@ -101,6 +101,10 @@ def test_checked_settings(file: Path, tmp_path: Path) -> None:
     endpoint = ("--chain-rpc", "eip155:1=http://127.0.0.1:1", "--anchor-chain", "eip155:1")
     assert "needs anchor_key_file" in error_of(*check, "--anchor", "evm", *endpoint, code=2)
     assert "needs development_time" in error_of(*check, "--anchor", "development", code=2)
+    assert "swarm.key: No such file" in error_of(*check, "--swarm-key-file", "swarm.key", code=2)
+    for name in "SNAPSHOT_URL", "SNAPSHOT_SOURCES":
+        error = error_of(*check, code=2, **{f"RECON_NODE_{name}": "nothing://x"})
+        assert "cannot use the object store 'nothing://x'" in error
     file.write_text('netwrok = "local-1"\n')
     assert "did you mean 'network'?" in error_of(*check, code=2)
 
