@@ -62,7 +62,7 @@ def backup(
 
     URL is a directory, s3://bucket/path or another store (see `recon-node snapshot --help`). The
     backup is made in the directory for temporary files first (TMPDIR), which needs room for the log
-    twice. The next backup deletes what a killed one has left there.
+    twice, and locks (flock). The next backup deletes what a killed one has left there.
 
     \b
     Examples:

@@ -433,7 +433,8 @@ def tree(
     default="1d",
     show_default=True,
     metavar="TIME",
-    help="Keep younger packs: they may belong to a snapshot that is being written.",
+    help="Keep younger packs, by this machine's clock: they may belong to a snapshot that is being "
+    "written.",
 )
 @json_option
 def gc(url: str, keep: int, min_age: str, as_json: bool) -> None:
