@@ -67,6 +67,8 @@ _CACHE_SIZE: Final = 1024
 _TRIES_TO_CONFIRM: Final = 100
 """Lookups after which an unconfirmed transaction counts as unknown: no block takes it any more. At
 the pauses below, that is 15 hours."""
+_TRIES_BEFORE_WARNING: Final = 12
+"""Lookups after which it is worth a warning that a block is still not final: for an hour or two."""
 _LONGEST_SLEEP: Final = 3600.0
 """Seconds after which the queue is looked at again in any case."""
 _AFTER_STORE_ERROR: Final = 5.0
@@ -97,7 +99,8 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The outcome of a lookup; `value` is the block time of "anchored", the reason of "invalid"."""
+    """The outcome of a lookup; `value` is the block time of "anchored", the reason of "invalid",
+    and the block of "unconfirmed" if there is one."""
 
     kind: str
     value: int | str = ""
@@ -245,7 +248,8 @@ class _Follower:
             except CoolingError as error:
                 cooling.append(error)
             except NoAnswerError as error:
-                self._log_failure(error)
+                is_news = isinstance(error, DifferError)
+                self._log(logger.warning if is_news else logger.info, str(error))
                 kind = "unanswered" if isinstance(error, AnswerError) else "failed"
                 outcomes.update(dict.fromkeys(wanting, _Outcome(kind)))
             except Exception:
@@ -270,7 +274,8 @@ class _Follower:
             return _Outcome("unknown" if self._provider.left_out_at < began else "unsure")
         time = await self._provider.time_of(transaction)
         if time is None:
-            return _Outcome("unconfirmed")
+            is_mined = transaction.block_hash is not None
+            return _Outcome("unconfirmed", transaction.number if is_mined else "")
         found = _Found(bytes.fromhex(transaction.input[2:]), transaction.number, time)
         self._found[tx_hash] = found
         return found
@@ -284,12 +289,11 @@ class _Follower:
             return _Outcome("invalid", str(error))
         return _Outcome("anchored", outcome.time)
 
-    def _log_failure(self, error: NoAnswerError) -> None:
+    def _log(self, write: Callable[..., object], reason: str) -> None:
         now = trio.current_time()
         if now >= self._next_log:
             self._next_log = now + _LOG_PAUSE
-            write = logger.warning if isinstance(error, DifferError) else logger.info
-            write("A lookup failed", chain=self._provider.chain_id, reason=str(error))
+            write("A lookup failed", chain=self._provider.chain_id, reason=reason)
 
     async def _report_outcomes(self, outcomes: dict[PendingProof, _Outcome]) -> None:
         """Report the outcomes to the store, and count them."""
@@ -304,6 +308,13 @@ class _Follower:
                 is_stuck = outcome.kind == "unconfirmed" and proof.tries >= _TRIES_TO_CONFIRM
                 if outcome.kind == "unknown" or is_stuck:
                     not_found.append(proof.cid)
+                if outcome.value and proof.tries >= _TRIES_BEFORE_WARNING:
+                    self._log(
+                        logger.warning,
+                        f"the block {outcome.value}, which has an anchor, is still not final: if "
+                        "that lasts, replace the endpoint in chain_rpc whose `finalized` block "
+                        "does not move, or set chain_confirmations to a number of blocks",
+                    )
         if settled:
             await self._store.settle_proofs(settled)
         if postponed:

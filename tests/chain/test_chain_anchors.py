@@ -274,6 +274,24 @@ async def test_an_endpoint_that_stands_still_holds_nothing_up(clock, chain, url,
         assert anchors[0].lookups["failed"] == 0
 
 
+async def test_a_block_that_never_becomes_final_is_worth_a_warning(clock, chain, url, store):
+    """One of the endpoints has it, but its final block does not move."""
+    document, other = Document(), Chain()
+    for each in chain, other:
+        each.mine(document.proof, TIME, number=1_500)
+    other.finalized = 2_000
+    await add(store, document)
+    async with serving(other) as second, following(store, url, second) as anchors:
+        with structlog.testing.capture_logs() as logs:
+            await until(lambda: anchors[0].lookups["unconfirmed"] >= 12)
+            assert all(line["log_level"] == "debug" for line in logs)
+            await until(lambda: anchors[0].lookups["unconfirmed"] >= 14)
+        warning, *_ = [line for line in logs if line["log_level"] == "warning"]
+        assert "the block 1500, which has an anchor, is still not final" in warning["reason"]
+        chain.finalized = 2_000
+        await store.wait_for_feed(3)
+
+
 async def test_what_two_endpoints_differ_about_is_not_kept_for_good(clock, chain, url, store):
     document, liar = Document(), Chain()
     chain.mine(document.proof, TIME)
