@@ -277,20 +277,10 @@ class Finger:
         """Move to the start of a bound's leaf."""
         if self._seen is not self._store.lanes_of_all:
             self._restart()
-        node, below, above, start, end = self._parent
+        _, _, _, start, end = subtree = self._parent
         if bound < start or (end is not None and bound >= end):
-            node, below, above, start, end = self._whole
-        while isinstance(node, Inner):
-            self._parent = node, below, above, start, end
-            bounds, sums = node.bounds, node.sums or node.sum_up()
-            index = bisect_right(bounds, bound, 1) - 1
-            below, above = below + sums[index], below + sums[index + 1]
-            if index:
-                start = bounds[index]
-            if index + 1 < len(bounds):
-                end = bounds[index + 1]
-            node = node[index]
-        self._settle((node, below, above, start, end))
+            subtree = self._whole
+        self._descend(subtree, bound, 0)
 
     def _seek_rank(self, rank: int) -> int:
         """Move to the start of the leaf of the key of a rank; return its index there."""
@@ -304,19 +294,7 @@ class Finger:
             subtree = self._parent
             if not subtree[1] <= right < subtree[2]:
                 subtree = self._whole
-        node, below, above, start, end = subtree
-        while isinstance(node, Inner):
-            self._parent = node, below, above, start, end
-            bounds, sums = node.bounds, node.sums or node.sum_up()
-            # The last child has the ranks from the number of all keys on.
-            index = bisect_right(sums, right - below, 1, len(bounds)) - 1
-            below, above = below + sums[index], below + sums[index + 1]
-            if index:
-                start = bounds[index]
-            if index + 1 < len(bounds):
-                end = bounds[index + 1]
-            node = node[index]
-        self._settle((node, below, above, start, end))
+        self._descend(subtree, None, right)
         return rank - self._first
 
     def _restart(self) -> None:
@@ -325,13 +303,26 @@ class Finger:
         self._whole = self._store.root, 0, self._seen, b"", None
         self._here = self._left = self._parent = self._whole
 
-    def _settle(self, subtree: _Subtree) -> None:
-        self._left, self._here = self._here, subtree
-        node, self._below, self._above, self._start, self._end = subtree
-        assert isinstance(node, Leaf)
-        self._leaf = node
-        self._first = self._below >> COUNT_SHIFT
-        self._at, self._lanes = 0, self._below
+    def _descend(self, subtree: _Subtree, bound: bytes | None, position: int) -> None:
+        """Move to the start of the leaf below a subtree that has a bound; None: a position."""
+        node, below, above, start, end = subtree
+        while isinstance(node, Inner):
+            self._parent = node, below, above, start, end
+            bounds, sums = node.bounds, node.sums or node.sum_up()
+            if bound is not None:
+                index = bisect_right(bounds, bound, 1) - 1
+            else:  # the last child has the ranks from the number of all keys on
+                index = bisect_right(sums, position - below, 1, len(bounds)) - 1
+            below, above = below + sums[index], below + sums[index + 1]
+            if index:
+                start = bounds[index]
+            if index + 1 < len(bounds):
+                end = bounds[index + 1]
+            node = node[index]
+        self._left, self._here = self._here, (node, below, above, start, end)
+        self._leaf, self._start, self._end = node, start, end
+        self._below, self._above, self._first = below, above, below >> COUNT_SHIFT
+        self._at, self._lanes = 0, below
 
 
 def _even_ranks(start: int, end: int, parts: int) -> list[int]:
