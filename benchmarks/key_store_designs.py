@@ -16,7 +16,7 @@ import numpy as np
 from sortedcontainers import SortedList
 
 from recon_node.recon import KeyRange, KeyStore, Sha256a
-from recon_node.recon.keys.lookups import Finger
+from recon_node.recon.keys.lookups import KeyCursor
 
 LANES = 8
 
@@ -37,9 +37,9 @@ class ReconKeyStore(KeyStore):
         return self.summarize(key_range).hash
 
     def split(self, key_range: KeyRange, parts: int) -> list[bytes]:
-        finger = Finger(self)
-        ends = finger.up_to(key_range.lower), finger.left_of(key_range.upper)
-        return [key for key, _ in finger.pivots(*ends, parts)]
+        cursor = KeyCursor(self)
+        ends = cursor.up_to(key_range.lower), cursor.left_of(key_range.upper)
+        return [key for key, _ in cursor.pivots(*ends, parts)]
 
 
 class SummingSortedList:

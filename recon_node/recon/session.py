@@ -58,7 +58,7 @@ from recon_node.base.steps import Steps
 from recon_node.recon.actions import Failed, Fetch, Session
 from recon_node.recon.keys.kept_sums import HASH_COST
 from recon_node.recon.keys.key_store import KeyView
-from recon_node.recon.keys.lookups import Finger
+from recon_node.recon.keys.lookups import KeyCursor
 from recon_node.recon.keys.ordered_keys import KeyRange, intersect_ranges, merge_ranges
 from recon_node.recon.keys.sha256a import lanes_of
 
@@ -197,7 +197,7 @@ class Side:
         self._keys_listed = 0
         self.listed_in_turn = 0
         """Keys that our last turn listed, or the one that is being written."""
-        self._finger = Finger(keys)
+        self._cursor = KeyCursor(keys)
 
     @classmethod
     def initiator(
@@ -275,7 +275,7 @@ class Side:
         Raises:
             RemoteProtocolError: the peer has made no progress for too many rounds.
         """
-        new = self._finger.not_held(keys)
+        new = self._cursor.not_held(keys)
         if self.left_out_keys:
             new = [key for key in new if not self._is_left_out(key)]
         if new:

@@ -16,7 +16,7 @@ from support.key_stores import small_store
 from recon_node.base.steps import run_steps
 from recon_node.recon import ZERO, KeyRange, KeyStore, Sha256a, Summary
 from recon_node.recon.keys.key_store import FAN_OUT, LEAF_SIZE
-from recon_node.recon.keys.lookups import Finger
+from recon_node.recon.keys.lookups import KeyCursor
 from recon_node.recon.keys.ordered_keys import Inner, Leaf, leaves_below
 from recon_node.recon.keys.packed import PackedLeaf
 
@@ -315,9 +315,9 @@ QUESTIONS: list[Callable[[KeyStore, bytes, int], object]] = [
     lambda store, key, _: store.count(KeyRange(b"", key)),
     lambda store, key, _: list(store.keys(KeyRange(b"", key))),
     lambda store, _, rank: store.nth(KeyRange(b"", b"\xff" * 4), rank),
-    lambda store, key, _: Finger(store).around(key),
-    lambda store, key, _: Finger(store).not_held([key]),
-    lambda store, _, rank: Finger(store).keys_at(rank, min(rank + 3, len(store))),
+    lambda store, key, _: KeyCursor(store).around(key),
+    lambda store, key, _: KeyCursor(store).not_held([key]),
+    lambda store, _, rank: KeyCursor(store).keys_at(rank, min(rank + 3, len(store))),
     lambda store, key, _: (store.add(key), list(store)),
     lambda store, key, _: (store.discard(key), list(store)),
     lambda store, key, _: [store.load([key, key + b"x"]), *store],

@@ -12,7 +12,7 @@ from typing import Final
 
 from recon_node.recon.cip124.cip124_codec import AHASH_SIZE, Cip124Message
 from recon_node.recon.keys.key_store import KeyView
-from recon_node.recon.keys.lookups import Finger
+from recon_node.recon.keys.lookups import KeyCursor
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
 from recon_node.recon.session import SessionSettings
 
@@ -59,7 +59,7 @@ class Cip124Reply:
     """A message being written from its lower bound up. Matches are held back, to be merged."""
 
     def __init__(self, keys: KeyView, lower: bytes, settings: SessionSettings) -> None:
-        self._finger = Finger(keys)
+        self._cursor = KeyCursor(keys)
         self._positions: dict[bytes, tuple[int, int]] = {}
         """Bounds that were looked up, each with the positions left and right of it."""
         self._bounds = [lower]
@@ -109,12 +109,12 @@ class Cip124Reply:
         """Return the first of the store's keys strictly between `reach` and a bound."""
         start, end = self._around(self.reach)[1], self._around(upper)[0]
         first = start >> COUNT_SHIFT
-        return self._finger.keys_at(first, min(first + limit, end >> COUNT_SHIFT))
+        return self._cursor.keys_at(first, min(first + limit, end >> COUNT_SHIFT))
 
     def split(self, upper: bytes, parts: int) -> None:
         """Write keys that divide what lies up to a bound, with the hashes between them."""
         start, end = self._around(self.reach)[1], self._around(upper)[0]
-        for pivot, positions in self._finger.pivots(start, end, parts):
+        for pivot, positions in self._cursor.pivots(start, end, parts):
             self._positions[pivot] = positions
             self.write_key(pivot)
         self.write_hash(upper)
@@ -160,7 +160,7 @@ class Cip124Reply:
     def _around(self, bound: bytes) -> tuple[int, int]:
         positions = self._positions.get(bound)
         if positions is None:
-            positions = self._positions[bound] = self._finger.around(bound)
+            positions = self._positions[bound] = self._cursor.around(bound)
         return positions
 
     def lanes_between(self, lower: bytes, upper: bytes) -> int:

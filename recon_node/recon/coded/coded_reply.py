@@ -24,7 +24,7 @@ from recon_node.recon.coded.messages import (
     fingerprint,
 )
 from recon_node.recon.keys.key_hashes import ID_SIZE, NO_IDS, Ids, among_ordered
-from recon_node.recon.keys.lookups import Finger, Group, groups
+from recon_node.recon.keys.lookups import Group, KeyCursor, groups
 from recon_node.recon.keys.ordered_keys import KeyRange, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 from recon_node.recon.session import Side
@@ -74,7 +74,7 @@ class CodedReply:
         salt: bytes | None,
     ) -> None:
         self._side = side
-        self._finger = Finger(side.keys)
+        self._cursor = KeyCursor(side.keys)
         self._range = key_range
         self._dense = dense
         self._in_full = in_full
@@ -174,7 +174,7 @@ class CodedReply:
             self.asks = True
         else:
             parts = _DENSE_PARTS if self._dense else self._side.settings.parts(count)
-            of_parts = self._finger.cuts(start, end, parts, quick=self._dense)
+            of_parts = self._cursor.cuts(start, end, parts, quick=self._dense)
             self._ask_by_positions([*of_parts, (upper, end)])
 
     def list_or_cut(self, upper: bytes) -> list[tuple[bytes, int]]:
@@ -185,11 +185,11 @@ class CodedReply:
         start, end = self._start(), self._position_of(upper)
         count = end - start >> COUNT_SHIFT
         if count > max(1, self._side.settings.list_threshold):
-            cuts = self._finger.cuts(start, end, self._side.settings.parts(count))
+            cuts = self._cursor.cuts(start, end, self._side.settings.parts(count))
             return [*cuts, (upper, end)]
         self._side.count_listed(count)
         first = start >> COUNT_SHIFT
-        self._list(upper, KEYS, tuple(self._finger.keys_at(first, first + count)))
+        self._list(upper, KEYS, tuple(self._cursor.keys_at(first, first + count)))
         self.asks = True
         return []
 
@@ -281,7 +281,7 @@ class CodedReply:
         room = min(self._side.settings.page_keys, max(1, self._budget // _KEY_SIZE))
         page: list[bytes] = []
         start, end = self._start(), self._position_of(upper)
-        for run in self._finger.runs(start >> COUNT_SHIFT, end >> COUNT_SHIFT):
+        for run in self._cursor.runs(start >> COUNT_SHIFT, end >> COUNT_SHIFT):
             page += [key for key in run if key not in known]
             if len(page) > room:
                 return page[:room], page[room]
@@ -290,14 +290,14 @@ class CodedReply:
     def _start(self) -> int:
         """Return the position where the current gap starts."""
         if self._position is None:
-            beyond = self._finger.left_of if self.has_lower else self._finger.up_to
+            beyond = self._cursor.left_of if self.has_lower else self._cursor.up_to
             self._position = beyond(self._at)
         return self._position
 
     def _position_of(self, upper: bytes) -> int:
         """Return the position where the current gap ends."""
         if upper is not self._next:
-            self._next_position = self._finger.left_of(upper or self._range.upper)
+            self._next_position = self._cursor.left_of(upper or self._range.upper)
             self._next = upper
         return self._next_position
 

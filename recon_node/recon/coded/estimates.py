@@ -11,7 +11,7 @@ from recon_node.base.steps import Steps
 from recon_node.recon.coded.messages import HINT_SIZE, SYMBOL_SIZE, Estimate, Message, fingerprint
 from recon_node.recon.keys.key_hashes import ID_SIZE
 from recon_node.recon.keys.key_store import KeyView
-from recon_node.recon.keys.lookups import Finger
+from recon_node.recon.keys.lookups import KeyCursor
 from recon_node.recon.keys.ordered_keys import KeyRange, OrderedKeys
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 from recon_node.recon.keys.sketch import (
@@ -63,11 +63,11 @@ class Plan(NamedTuple):
 
 def make_estimate(keys: OrderedKeys, key_range: KeyRange, sketch: Sketch) -> Message:
     """Return an estimate of a range, with the first symbols of its sketch."""
-    finger = Finger(keys)
-    first = start = finger.up_to(key_range.lower)
-    last = finger.left_of(key_range.upper)
+    cursor = KeyCursor(keys)
+    first = start = cursor.up_to(key_range.lower)
+    last = cursor.left_of(key_range.upper)
     bounds, hints = [], []
-    for bound, end in finger.cuts(start, last, HINTED_PARTS):
+    for bound, end in cursor.cuts(start, last, HINTED_PARTS):
         bounds.append(bound)
         hints.append(fingerprint(end - start)[:HINT_SIZE])
         start = end
@@ -81,10 +81,10 @@ def make_estimate(keys: OrderedKeys, key_range: KeyRange, sketch: Sketch) -> Mes
 
 def compare_hints(keys: OrderedKeys, key_range: KeyRange, theirs: Estimate) -> list[Part]:
     """Compare the peer's hints with our keys."""
-    finger = Finger(keys)
-    parts, lower, start = [], key_range.lower, finger.up_to(key_range.lower)
+    cursor = KeyCursor(keys)
+    parts, lower, start = [], key_range.lower, cursor.up_to(key_range.lower)
     for upper, hint in zip((*theirs.bounds, key_range.upper), theirs.hints, strict=True):
-        end = finger.left_of(upper)
+        end = cursor.left_of(upper)
         differs = fingerprint(end - start)[:HINT_SIZE] != hint
         parts.append(Part(lower, upper, start, end, differs))
         lower, start = upper, end

@@ -1,11 +1,11 @@
 """Lookups of many keys at once: by a cursor along the store, and by ids.
 
-A finger: a cursor that makes the next lookup cheap when it is close by
------------------------------------------------------------------------
-The gaps of a message ascend, and most are shorter than a leaf of the tree. A finger remembers its
+A cursor makes the next lookup cheap when it is close by
+--------------------------------------------------------
+The gaps of a message ascend, and most are shorter than a leaf of the tree. A cursor remembers its
 current leaf and a position in it. While the next position is in the same leaf, it only adds up the
 digests between the two; otherwise it tries the previous leaf, then the subtree of the same inner
-node, and only then starts from the root. It notices when the store has changed, so a finger is
+node, and only then starts from the root. It notices when the store has changed, so a cursor is
 never wrong, only slow.
 
 A *position* is between two neighbouring keys, before the first or after the last. It is given as
@@ -65,7 +65,7 @@ _Subtree = tuple[TreeNode, int, int, bytes, bytes | None]
 """A node, the positions at its two ends, and its bounds: None for the end of the store."""
 
 
-class Finger:
+class KeyCursor:
     """A cursor in a key store, which may change meanwhile."""
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Finger:
         self._first = 0
         """The rank of the leaf's first key."""
         self._at = self._lanes = 0
-        """The finger's index in the leaf, and the position there."""
+        """The cursor's index in the leaf, and the position there."""
         self._whole: _Subtree = (self._leaf, 0, 0, b"", None)
         self._here: _Subtree = self._whole
         self._left: _Subtree = self._whole

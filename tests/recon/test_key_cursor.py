@@ -1,4 +1,4 @@
-"""A finger gives what the store gives, wherever it was before and whatever has changed."""
+"""A cursor gives what the store gives, wherever it was before and whatever has changed."""
 
 from bisect import bisect_left
 from random import Random
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.key_stores import small_store
 
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.recon.keys.lookups import Finger
+from recon_node.recon.keys.lookups import KeyCursor
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 
 KEY = st.binary(max_size=2)
@@ -17,24 +17,24 @@ BOUNDS = st.lists(KEY, max_size=20).map(sorted) | st.lists(KEY, max_size=20)
 
 
 @given(st.sets(KEY, max_size=150), BOUNDS, st.lists(st.tuples(st.booleans(), KEY), max_size=20))
-def test_fingers_see_what_the_store_holds(keys, bounds, changes):
+def test_cursors_see_what_the_store_holds(keys, bounds, changes):
     store = small_store(keys, leaf_size=4, fan_out=3)
-    finger = Finger(store)
+    cursor = KeyCursor(store)
     for index, bound in enumerate(bounds):
         if index < len(changes):
             added, key = changes[index]
             (store.add if added else store.discard)(key)
             (keys.add if added else keys.discard)(key)
-        finger.left_of(bounds[(index + 1) % len(bounds)])
+        cursor.left_of(bounds[(index + 1) % len(bounds)])
         below = [key for key in keys if key < bound]
-        lanes = finger.left_of(bound)
+        lanes = cursor.left_of(bound)
         assert lanes >> COUNT_SHIFT == len(below)
         assert Sha256a.from_lanes(lanes) == Sha256a.of(*below)
-        assert finger.up_to(bound) >> COUNT_SHIFT == len(below) + (bound in keys)
-        assert finger.position_of(len(below)) == lanes
-        assert finger.not_held(bounds) == [bound for bound in bounds if bound not in keys]
+        assert cursor.up_to(bound) >> COUNT_SHIFT == len(below) + (bound in keys)
+        assert cursor.position_of(len(below)) == lanes
+        assert cursor.not_held(bounds) == [bound for bound in bounds if bound not in keys]
         ordered = sorted(keys)
-        assert finger.keys_at(index, index + 9 if index + 9 < len(keys) else index) == (
+        assert cursor.keys_at(index, index + 9 if index + 9 < len(keys) else index) == (
             ordered[index : index + 9] if index + 9 < len(keys) else []
         )
 
@@ -46,13 +46,13 @@ def test_parts_are_those_of_the_store(keys, lower, upper, parts):
     store = small_store(keys, leaf_size=4, fan_out=3)
     key_range = KeyRange(lower, upper)
     inside = [key for key in sorted(keys) if key_range.covers(key)]
-    finger = Finger(store)
+    cursor = KeyCursor(store)
     ranks = sorted({i * len(inside) // parts for i in range(1, parts)}) if inside else []
-    ends = finger.up_to(lower), finger.left_of(upper)
-    pivots = list(finger.pivots(*ends, parts))
-    assert pivots == [(inside[rank], finger.around(inside[rank])) for rank in ranks]
-    result = list(finger.cuts(*ends, parts))
-    assert result == [(cut, finger.left_of(cut)) for cut, _ in result]
+    ends = cursor.up_to(lower), cursor.left_of(upper)
+    pivots = list(cursor.pivots(*ends, parts))
+    assert pivots == [(inside[rank], cursor.around(inside[rank])) for rank in ranks]
+    result = list(cursor.cuts(*ends, parts))
+    assert result == [(cut, cursor.left_of(cut)) for cut, _ in result]
     cuts = [cut for cut, _ in result]
     assert all(lower < cut < upper for cut in cuts)
     assert not any(cut in inside for cut in cuts)
@@ -83,10 +83,10 @@ def test_long_parts_are_about_equal(leaf_size, fewest, most, seed, parts, quick)
     for key in (removed := random.sample(keys, 100)):
         store.discard(key)
     inside = sorted({*keys} - {*removed})[1:-1]
-    finger = Finger(store)
+    cursor = KeyCursor(store)
     lower, upper = next(iter(store)), [*store][-1]
-    cuts = list(finger.cuts(finger.up_to(lower), finger.left_of(upper), parts, quick=quick))
-    assert cuts == [(cut, Finger(store).left_of(cut)) for cut, _ in cuts]
+    cuts = list(cursor.cuts(cursor.up_to(lower), cursor.left_of(upper), parts, quick=quick))
+    assert cuts == [(cut, KeyCursor(store).left_of(cut)) for cut, _ in cuts]
     assert cuts == sorted({*cuts})
     sizes = [bisect_left(inside, cut) for cut, _ in cuts]
     wanted = [part * len(inside) // parts for part in range(1, parts)]
