@@ -378,28 +378,13 @@ def read_plain(data: bytes) -> tuple[CID, Envelope, Any] | None:
         return None
     if not (data.startswith(_BEFORE_ROOT) and data.startswith(_AFTER_ROOT, _ROOT.stop)):
         return None
-    root, at, end = data[_ROOT], _FIRST_BLOCK, len(data)
-    payload_cid = payload = envelope = b""
-    try:
-        while at < end:
-            size, start = data[at], at + 1
-            if size > _MAX_ONE_BYTE_VARINT:
-                size, start = size & 127 | data[start] << 7, start + 1
-                if not _MAX_ONE_BYTE_VARINT < size <= _MAX_TWO_BYTE_VARINT:
-                    return None
-            at = start + size
-            if not envelope and data.startswith(root, start):
-                envelope = data[start + _ROOT_BYTES : at]
-            elif not payload and data.startswith(_BLOCK_HEAD, start):
-                block = start + _PAYLOAD_BYTES
-                payload_cid, payload = data[start:block], data[block:at]
-            else:
-                return None
-    except IndexError:
+    root = data[_ROOT]
+    blocks = _two_blocks(data, root)
+    if blocks is None:
         return None
+    envelope, payload_cid, payload = blocks
     if not (
-        at == end
-        and root.startswith(_ROOT_HEAD)
+        root.startswith(_ROOT_HEAD)
         and envelope.startswith(_BEFORE_PAYLOAD + payload_cid + _AFTER_PAYLOAD)
         and envelope.endswith(_BEFORE_SIGNATURE, None, _SIGNATURE_IN_ENVELOPE.start)
         and sha256(envelope).digest() == root[_DIGEST]
@@ -420,6 +405,31 @@ def read_plain(data: bytes) -> tuple[CID, Envelope, Any] | None:
     of_root, of_payload = bytes.__new__(CID, root), bytes.__new__(CID, payload_cid)
     signed = Envelope(of_payload, protected, header, envelope[_SIGNATURE_IN_ENVELOPE], None)
     return of_root, signed, decoded
+
+
+def _two_blocks(data: bytes, root: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Return the block of the root, and the CID and the bytes of the other block of a CAR; None if
+    it has other blocks than two such."""
+    payload_cid = payload = envelope = b""
+    at, end = _FIRST_BLOCK, len(data)
+    try:
+        while at < end:
+            size, start = data[at], at + 1
+            if size > _MAX_ONE_BYTE_VARINT:
+                size, start = size & 127 | data[start] << 7, start + 1
+                if not _MAX_ONE_BYTE_VARINT < size <= _MAX_TWO_BYTE_VARINT:
+                    return None
+            at = start + size
+            if not envelope and data.startswith(root, start):
+                envelope = data[start + _ROOT_BYTES : at]
+            elif not payload and data.startswith(_BLOCK_HEAD, start):
+                block = start + _PAYLOAD_BYTES
+                payload_cid, payload = data[start:block], data[block:at]
+            else:
+                return None
+    except IndexError:
+        return None
+    return (envelope, payload_cid, payload) if at == end else None
 
 
 @lru_cache(maxsize=1024)
