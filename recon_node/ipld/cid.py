@@ -86,7 +86,10 @@ def decode_varint(
 
 
 def _decode_any_varint(
-    data: bytes | bytearray | memoryview, offset: int, max_bytes: int, in_any_form: bool
+    data: bytes | bytearray | memoryview,
+    offset: int,
+    max_bytes: int = MAX_VARINT,
+    in_any_form: bool = False,
 ) -> tuple[int, int]:
     if offset < 0:
         raise VarintError(f"a varint cannot start at the negative offset {offset}")
