@@ -728,6 +728,24 @@ def test_more_replicas_than_a_join_holds_are_joined_by_their_heads(tmp_path, mon
         assert read_state(connection, ROOT).head == Replica(first, Join((second,)))
 
 
+def test_the_join_of_the_protocols_picture(tmp_path: Path, rng: random.Random) -> None:
+    """Of three divergent replicas, the first in base32 becomes the prior, the others are forks."""
+
+    def append(prior: Replica | None, number: int) -> Replica:
+        log.append(Replica(prior and prior.cid, Append.of([CID.of(RAW, b"%d" % number)])))
+        return log[-1]
+
+    log: list[Replica] = []
+    a2 = append(append(None, 1), 2)
+    b3 = append(a2, 13)
+    ends = [append(append(a2, 3), 4), append(b3, 14), append(b3, 24)]
+    first, *forks = sorted((end.cid for end in ends), key=str)
+    for order in range(3):
+        rng.shuffle(log)
+        with indexed(tmp_path / str(order), log) as connection:
+            assert read_state(connection, ROOT).head == Replica(first, Join(tuple(forks)))
+
+
 async def test_questions_are_answered_in_turn(tmp_path: Path) -> None:
     """Those of one client keep neither another's waiting, nor the index."""
     begun: list[str] = []
