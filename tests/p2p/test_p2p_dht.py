@@ -327,6 +327,33 @@ async def test_a_crowd_at_one_address_ends_only_its_own_streams(monkeypatch):
         assert (await ask_on(stream)).type == KadMessage.GET_PROVIDERS
 
 
+async def test_nobody_waits_for_a_ping_where_the_table_is_full(monkeypatch):
+    """Of a peer that may be slow to answer; meanwhile a lock would keep out all others."""
+    pinged = trio.Event()
+
+    async def answer_late(stream: PeerStream) -> None:
+        pinged.set()
+        await trio.sleep_forever()
+
+    async with (
+        loopback_host() as server,
+        loopback_host() as slow,
+        loopback_host() as client,
+        table_of(server) as table,
+    ):
+        slow.handle("/ipfs/ping/1.0.0", answer_late)
+        monkeypatch.setattr(table.routing_table, "_should_split_bucket", lambda bucket: False)
+        [bucket] = table.routing_table.buckets
+        bucket.bucket_size = 1
+        for host in (slow, client):
+            await host.connect(server.addresses[0])
+            await server.protocols_of(host.peer_id)
+        assert await table.routing_table.add_peer(info(slow))
+        await ask(client, server)
+        assert bucket.peer_ids() == [slow.libp2p.get_id()]
+        assert not pinged.is_set()
+
+
 async def test_a_large_request_is_not_read():
     use_protocol_of(NETWORK)
     async with (

@@ -22,6 +22,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.kad_dht import common, kad_dht, peer_routing, provider_store, value_store
 from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
 from libp2p.kad_dht.provider_store import ProviderStore
+from libp2p.kad_dht.routing_table import KBucket
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from libp2p.records.validator import NamespacedValidator
@@ -254,8 +255,16 @@ def networks_in(protocols: Iterable[str]) -> set[str]:
     return {match[1] for protocol in protocols if (match := _PROTOCOL.fullmatch(protocol))}
 
 
+async def _keep(self: KBucket, peer_id: ID) -> bool:
+    """Keep the oldest peer of a full bucket: `LivenessCheck` removes it if it is dead.
+
+    Stock pings it first, and has all others wait whose requests come from peers for this bucket.
+    """
+    return True
+
+
 def use_protocol_of(network: Network) -> None:
-    """Make the library's DHT use a network's own protocol id, and limit its messages.
+    """Make the library's DHT use a network's own protocol id, limit its messages, and ping nobody.
 
     The library has no settings for that, so it applies to the whole process: one process is a node
     of one network.
@@ -272,3 +281,4 @@ def use_protocol_of(network: Network) -> None:
     for module, limit in limits:
         module.MAX_DHT_MESSAGE_SIZE = limit
     vars(kad_dht)["MAX_PROVIDERS_PER_MSG"] = 1  # each has to be the sender
+    KBucket._ping_peer = _keep  # type: ignore[method-assign]
