@@ -42,6 +42,7 @@ from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys
 
 MULTISTREAM = b"\x13/multistream/1.0.0\n"
+RST = 8
 MIB = 1 << 20
 
 
@@ -159,6 +160,27 @@ async def test_a_peer_may_have_only_so_many_streams_open_at_once():
         await assert_echoes(a, peer)
 
 
+async def test_a_peer_that_takes_no_data_delays_no_pings_of_others():
+    """Stock resets the third stream of a peer, and answers nobody before that is done."""
+
+    async def write(data: bytes) -> None:
+        if data[3] == RST:
+            await trio.sleep_forever()
+        await write_frame(data)
+
+    async with loopback_host() as a, loopback_host() as b, loopback_host() as host:
+        for peer in (a, b):
+            await peer.connect(host.addresses[0])
+        to_a = only_connection(host, a)
+        write_frame, to_a._write_frame = to_a._write_frame, write
+        for _ in range(3):
+            await a.open_stream(host.peer_id, "/ipfs/ping/1.0.0")
+        with trio.fail_after(PATIENCE):
+            stream = await b.open_stream(host.peer_id, "/ipfs/ping/1.0.0")
+            await stream.send_all(bytes(32))
+            assert await stream.receive_some(32) == bytes(32)
+
+
 # --- GuardedSwarm ----------------------------------------------------------------------------
 
 
@@ -190,6 +212,15 @@ async def test_the_library_dials_nobody_on_its_own():
         with trio.fail_after(PATIENCE):
             await a._swarm.auto_connector.maybe_connect()
         assert not a.connected_peers()
+
+
+async def test_the_library_remembers_nobody_who_has_disconnected():
+    async with loopback_host() as b:
+        async with loopback_host() as a:
+            await a.connect(b.addresses[0])
+        await eventually(lambda: not b.connected_peers())
+        await eventually(lambda: not b._swarm.get_connections())
+        assert not b._swarm.auto_connector._recent_disconnects
 
 
 async def test_of_two_connections_made_at_once_both_sides_keep_the_same_one():
@@ -372,6 +403,24 @@ async def test_reads_of_single_bytes_send_the_peer_no_frames():
             await stream.send_all(bytes(100))
             assert await stream.receive_some(4) == b"done"
         assert full - muxed_stream(stream).send_window == 100
+
+
+@pytest.mark.parametrize("resets", [False, True])
+async def test_nothing_is_left_of_a_stream_once_nobody_here_uses_it(resets):
+    """The peer resets it while it is read, or never ends it."""
+
+    async def read_once(stream: PeerStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.receive_some(1)
+
+    async with loopback_host() as a, loopback_host() as b:
+        b.handle("/once/1", read_once)
+        stream = await a.open_stream(await a.connect(b.addresses[0]), "/once/1")
+        there = only_connection(b, a)
+        assert muxed_stream(stream).stream_id in there.streams
+        await (stream.reset() if resets else stream.send_all(b"x"))
+        left = there.streams, there.stream_buffers, there.stream_events
+        await eventually(lambda: not any(left))
 
 
 async def test_a_reader_that_is_cancelled_loses_nothing(monkeypatch):

@@ -206,9 +206,22 @@ class GuardedStream(yamux.YamuxStream):
 
     async def read(self, n: int | None = -1) -> bytes:
         """Read up to `n` bytes, which are no longer charged to the peer."""
-        data = await super().read(n)
+        try:
+            return await super().read(n)
+        finally:
+            if self.stream_id not in self.conn.streams:  # a reader that waited has put it back
+                self.conn.stream_events.pop(self.stream_id, None)
+            self.conn.count_read()
+
+    async def close(self) -> None:
+        """End the stream: what was sent still arrives, and what the peer still sends is dropped.
+
+        Stock keeps the stream until the peer ends it, too, which may be never.
+        """
+        self.recv_closed = True
+        self.conn.stream_buffers.get(self.stream_id, bytearray()).clear()
+        await super().close()
         self.conn.count_read()
-        return data
 
     async def reset(self) -> None:
         """End the stream at once and drop its unread data, which stock keeps for a minute."""

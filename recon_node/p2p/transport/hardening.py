@@ -27,7 +27,7 @@ class                  defects of the library
                        addresses of any length are kept forever
 `GuardedStream`      a writer fails after 5 s without a window update; concurrent writers of one
                        stream mix their bytes; a stream's window grows to 16 MiB; every read sends
-                       a window update
+                       a window update; a stream is kept until the peer ends it, too
 `ReadAhead`          two to four reads of the socket for each frame
 =====================  ============================================================================
 
@@ -126,10 +126,14 @@ async def _read_bounded_line(reader: Reader) -> bytes:
 class NoAutoConnector(AutoConnector):
     """Dials nobody: the node decides which peers to connect to.
 
-    Stock dials the peers in the peerstore until half of `high_watermark` are connected.
+    Stock dials the peers in the peerstore until half of `high_watermark` are connected, and
+    remembers all that have ever disconnected.
     """
 
     async def maybe_connect(self) -> None:
+        """Do nothing."""
+
+    def record_disconnect(self, peer_id: ID) -> None:
         """Do nothing."""
 
 

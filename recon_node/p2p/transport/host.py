@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -24,6 +24,8 @@ from libp2p.custom_types import TProtocol
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.host import basic_host
 from libp2p.host.basic_host import BasicHost
+from libp2p.host.ping import ID as PING
+from libp2p.host.ping import _handle_ping
 from libp2p.identity.identify import identify
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.identity.identify_push.identify_push import ID_PUSH
@@ -430,6 +432,7 @@ def build_host(
         on_identified=on_identified,
     )
     host.set_stream_handler(IdentifyPushes.protocol, IdentifyPushes(host).serve)
+    host.set_stream_handler(PING, _answer_pings)
     return host
 
 
@@ -506,6 +509,20 @@ class IdentifyPushes:
             await stream.reset()
         finally:
             self._under_way.discard(peer)
+
+
+async def _answer_pings(stream: INetStream) -> None:
+    """Answer pings until the peer ends the stream, or sends none for a while.
+
+    In stock, all peers share a lock, which one that takes no data can hold.
+    """
+    try:
+        with suppress(trio.TooSlowError):
+            while await _handle_ping(stream, stream.muxed_conn.peer_id):
+                pass
+        await stream.close()
+    except BaseLibp2pError:
+        await stream.reset()
 
 
 class GuardedHost(BasicHost):
