@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import time
+from collections import Counter
 from io import StringIO
 from math import inf
 from typing import Annotated, Any, Literal, TextIO
@@ -25,6 +26,8 @@ from recon_node.base.terminal import shown
 LogFormat = Literal["auto", "pretty", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+LINES_PER_MINUTE = 60
+"""Maximum lines in a minute from one place in the code of the network side."""
 _NOISY_LIBRARIES = ("libp2p", "async_service", "zeroconf")
 _OF_LINES = ("exception", "stack")
 """Fields that have several lines."""
@@ -102,6 +105,8 @@ def configure_logging(log_format: LogFormat, level: LogLevel, stream: TextIO | N
             ],
         )
     )
+    if level != "debug":
+        handler.addFilter(_Bounded())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
@@ -126,6 +131,28 @@ def _order(logger: object, method: str, line: EventDict) -> EventDict:
     """Put the fields that every line has first, so that lines are easy to compare."""
     first = {name: line.pop(name) for name in ("timestamp", "level", "event") if name in line}
     return {**first, **line}
+
+
+class _Bounded(logging.Filter):
+    """Lets through a few lines in a minute from each place in the code of the network side: peers
+    cause as many as they like. The first line of the next minute says how many were left out."""
+
+    def __init__(self) -> None:
+        super().__init__("recon_node.p2p")
+        self._due = -inf
+        self._lines = Counter[tuple[str, int]]()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not super().filter(record):
+            return True
+        now, place = time.monotonic(), (record.pathname, record.lineno)
+        if now >= self._due:
+            excess = sum(max(0, lines - LINES_PER_MINUTE) for lines in self._lines.values())
+            if excess and isinstance(record.msg, dict):
+                record.msg = {**record.msg, "lines_left_out": excess}
+            self._due, self._lines = now + 60, Counter()
+        self._lines[place] += 1
+        return self._lines[place] <= LINES_PER_MINUTE
 
 
 class _Seldom(logging.Filter):

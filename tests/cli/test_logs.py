@@ -3,13 +3,14 @@
 import io
 import json
 import logging
+from collections import Counter
 from typing import Any
 
 import libp2p  # noqa: F401 - it resets its logger when it is imported: before we set up ours
 import pytest
 import structlog
 
-from recon_node.logs import configure_logging
+from recon_node.logs import LINES_PER_MINUTE, configure_logging
 
 
 class Terminal(io.StringIO):
@@ -98,6 +99,32 @@ def test_a_crowd_at_the_door_does_not_fill_the_log() -> None:
         logging.getLogger("trio.serve_listeners").error("EMFILE", exc_info=OSError())
     [line] = lines(stream)
     assert "exception" not in line
+
+
+@pytest.mark.parametrize(("level", "bounded"), [("info", True), ("debug", False)])
+def test_a_peer_does_not_fill_the_log(
+    monkeypatch: pytest.MonkeyPatch, level: Any, bounded: bool
+) -> None:
+    stream, now = io.StringIO(), 0.0
+    configure_logging("json", level, stream)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    ours, store = structlog.get_logger("recon_node.p2p.a"), structlog.get_logger("recon_node.store")
+    for _ in range(LINES_PER_MINUTE + 7):
+        ours.info("Event stream ended early", peer="12D")
+        store.error("A damaged event")
+    ours.info("Connected")
+    now = 60.0
+    ours.info("Connected")
+    ours.info("Connected")
+    written = lines(stream)
+    counts = Counter(line["event"] for line in written)
+    assert counts["Event stream ended early"] == LINES_PER_MINUTE + (0 if bounded else 7)
+    assert (counts["A damaged event"], counts["Connected"]) == (LINES_PER_MINUTE + 7, 3)
+    assert [line.get("lines_left_out") for line in written[-3:]] == [
+        None,
+        7 if bounded else None,
+        None,
+    ]
 
 
 def test_a_terminal_obeys_nothing_in_a_log_line() -> None:
