@@ -344,7 +344,7 @@ async def test_nobody_waits_for_a_ping_where_the_table_is_full(monkeypatch):
         slow.handle("/ipfs/ping/1.0.0", answer_late)
         monkeypatch.setattr(table.routing_table, "_should_split_bucket", lambda bucket: False)
         [bucket] = table.routing_table.buckets
-        bucket.bucket_size = 1
+        monkeypatch.setattr(bucket, "bucket_size", 1)
         for host in (slow, client):
             await host.connect(server.addresses[0])
             await server.protocols_of(host.peer_id)
