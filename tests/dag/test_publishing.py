@@ -67,13 +67,21 @@ def _merged(replicas: list[Replica]) -> list[CID]:
     return order
 
 
-@given(_replicas(), st.randoms())
-def test_all_nodes_agree_on_the_order_whatever_came_first(replicas, rng):
-    expected = _merged(replicas)
-    rng.shuffle(replicas)
-    order = _order(replicas)
-    assert list(order.statements) == expected
-    assert order.waiting_for == frozenset()
+@given(_replicas(), st.data(), st.randoms())
+def test_all_nodes_agree_on_the_order_and_what_lacks_its_prior_waits(replicas, data, rng):
+    gone = data.draw(st.none() | st.sampled_from(replicas))
+    without = {gone.cid} if gone else set()
+    for replica in replicas:
+        if replica.prior in without:
+            without.add(replica.cid)
+    here = [replica for replica in replicas if replica != gone]
+    rng.shuffle(here)
+    order = _order(here)
+    whole = {replica.cid: statement_of(replica) for replica in here if replica.cid not in without}
+    assert order.statements == whole
+    assert list(order.statements) == _merged([each for each in here if each.cid in whole])
+    builds_on_it = gone is not None and len(without) > 1
+    assert order.waiting_for == ({gone.cid} if builds_on_it else set())
 
 
 def test_the_work_grows_with_the_publishes_and_not_with_their_square() -> None:
@@ -101,30 +109,6 @@ def test_the_work_grows_with_the_publishes_and_not_with_their_square() -> None:
         return lines
 
     assert work(400) < 5 * work(100)
-
-
-@given(_replicas())
-def test_building_on_the_last_reorders_nothing(replicas: list[Replica]) -> None:
-    before = list(_order(replicas).statements)
-    following = _replica(before[-1], 99)
-    after = _order([*replicas, following]).statements
-    assert list(after) == [*before, following.cid]
-    assert after[following.cid] == statement_of(following)
-
-
-@given(_replicas(), st.data())
-def test_without_its_prior_a_replica_waits(replicas: list[Replica], data: st.DataObject) -> None:
-    gone = data.draw(st.sampled_from(replicas))
-    order = _order(replica for replica in replicas if replica != gone)
-    without = {gone.cid}
-    for replica in replicas:
-        if replica.prior in without:
-            without.add(replica.cid)
-    assert list(order.statements) == _merged(
-        [replica for replica in replicas if replica.cid not in without]
-    )
-    builds_on_it = any(replica.prior == gone.cid for replica in replicas)
-    assert order.waiting_for == ({gone.cid} if builds_on_it else set())
 
 
 @pytest.mark.parametrize("picture", FACTS["publish_order"], ids=lambda _: "")
