@@ -60,7 +60,7 @@ S = TypeVar("S", Sketch, LtHash)
 class _KeptSum:
     """A sum of the keys of a range, up to a bound while it is being made."""
 
-    __slots__ = ("done", "key_range", "makers", "noted", "reached", "sum", "uses", "worth")
+    __slots__ = ("done", "key_range", "makers", "noted", "reached", "size", "sum", "uses", "worth")
 
     def __init__(self, key_range: KeyRange, empty: Sketch | LtHash, noted: int) -> None:
         self.key_range = key_range
@@ -70,6 +70,8 @@ class _KeptSum:
         self.reached = key_range.lower
         """The last key that was added on the way through the range."""
         self.done = False
+        self.size = 0
+        """Keys that it has. To count those of the range takes a tenth of a session."""
         self.makers = 0
         """How many sessions are making it now."""
         self.uses = 0
@@ -98,7 +100,9 @@ class _KeptSum:
         else:
             self.sum.add(following[0].digests())
         self.reached = following[-1].last_key()
-        return HASH_COST * sum(len(group.ids) for group in following)
+        added = sum(len(group.ids) for group in following)
+        self.size += added
+        return HASH_COST * added
 
 
 class KeptSums:
@@ -188,8 +192,8 @@ class KeptSums:
             if not _fits(unpacked, self._keys.lanes(key_range)):
                 raise ValueError("they are not the sums of these keys")
             kept = loaded[kind, key_range] = _KeptSum(key_range, unpacked, len(self._signs))
-            kept.done = True
-            self._value(kept)
+            kept.done, kept.size = True, self._keys.count(key_range)
+            self._value(kept, kept.size)
         self.kept.update(loaded)
 
     def clear(self) -> None:
@@ -206,7 +210,7 @@ class KeptSums:
                 if not self._make_room(kind, most, key_range):
                     return None
                 kept = _KeptSum(key_range, kind(), len(self._signs))
-                self._value(kept)
+                self._value(kept, self._keys.count(key_range))
             self.kept[name] = kept  # as the latest
             self._settle(kept)
             if kept.done:
@@ -235,17 +239,16 @@ class KeptSums:
         self._level[kind] = self.kept.pop(least).worth
         return True
 
-    def _value(self, kept: _KeptSum) -> None:
+    def _value(self, kept: _KeptSum, keys: int) -> None:
         """Note what a sum is worth: what it would take to make it again, times its uses of late. So
         a stranger's short ranges do not push out what every session needs, however often they are
         used. What was forgotten last is added, so that long ranges that nobody uses go, too."""
-        cost = (1 + kept.uses) * self._keys.count(kept.key_range)
-        kept.worth = self._level[type(kept.sum)] + cost
+        kept.worth = self._level[type(kept.sum)] + (1 + kept.uses) * keys
 
     def _note_use(self, used: _KeptSum) -> None:
         """Count a use; what was used long ago counts less and less."""
         used.uses += 1
-        self._value(used)
+        self._value(used, used.size)
         if used.uses >= _MANY_USES:
             for kept in self.kept.values():
                 kept.uses //= 2
@@ -260,6 +263,7 @@ class KeptSums:
             return
         digests = b"".join([self._digests[start + index] for index in passed])
         taken = [self._signs[start + index] for index in passed]
+        kept.size += sum(taken)
         signs = np.array(taken, np.int64) if -1 in taken else None
         if isinstance(kept.sum, Sketch):
             kept.sum.add(ids_of(digests), signs)
