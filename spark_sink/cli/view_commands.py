@@ -53,7 +53,7 @@ def create(tables: Location, model: str, name: str | None, as_json: bool) -> Non
     name = create_view(tables, stream, name)
     try:
         with lock(tables, make=False):
-            rows: int | None = Views(tables).keep()
+            rows: int | None = Views(tables).fill(name)
     except ConflictError:
         rows = None
     columns = open_view(tables, name)[0].schema.names

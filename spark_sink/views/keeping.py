@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from recon_node.ceramic import StreamId, StreamType
-from spark_sink.errors import ConflictError, TablesError, one_line
+from spark_sink.errors import ConflictError, TablesError, cannot_write, one_line
 from spark_sink.query.changes import Changes, Token
 from spark_sink.schema import (
     RAW,
@@ -36,7 +37,14 @@ from spark_sink.schema import (
 )
 from spark_sink.tables.catalog import NAME, VIEWS, no_tables, open_view, view_names
 from spark_sink.tables.delta_log import epoch_of, identity_of, position_of, query
-from spark_sink.tables.location import FAULTS, Location, delete_below, find_delta_table
+from spark_sink.tables.location import (
+    FAULTS,
+    Location,
+    delete_below,
+    faults_as,
+    find_delta_table,
+    open_delta_table,
+)
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.sink_table import SinkTable
 from spark_sink.views.model_columns import MAX_VALUES, Columns, Misfit
@@ -162,6 +170,20 @@ class Views:
         self._views = {name: view for name, view in self._views.items() if name in names}
         self._seen = (states.version(), names)
         return rows
+
+    def fill(self, name: str) -> int:
+        """Bring a new view to where `stream_states` is; return how many rows it has.
+
+        If that fails, the view is deleted.
+        """
+        with faults_as(partial(cannot_write, self._directory)):
+            try:
+                states = open_delta_table(self._directory / STATES)
+                return self._view(name).follow(self._directory, states)
+            except (TablesError, *FAULTS) as error:
+                if not isinstance(error, ConflictError):  # or else another process fills it
+                    delete_below(self._directory, f"{VIEWS}/{name}")
+                raise
 
     def _set_aside(self, name: str, error: Exception) -> None:
         """Leave a view out from now on, unless the cause is the disk, the store or a process."""

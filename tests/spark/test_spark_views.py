@@ -1,6 +1,8 @@
 """Typed views: a model's fields as columns, in tables that follow the model's documents."""
 
 import json
+import random
+import resource
 import signal
 import sys
 import time
@@ -23,7 +25,7 @@ from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import model_event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TAKEN, view_schema
-from spark_sink.tables.tables import Tables
+from spark_sink.tables.tables import Tables, lock
 from spark_sink.views import model_columns
 from spark_sink.views.model_columns import Columns
 
@@ -96,6 +98,24 @@ def test_fields_are_typed_columns(tmp_path: Path) -> None:
     assert asked("query", "--tables", tmp_path, sql) == [
         {"title": "A post", "of": "the parent", "city": "Rome", "same": True}
     ]
+
+
+def test_a_new_view_is_filled_alone_and_whole_or_not_there(tmp_path: Path) -> None:
+    large = document(OF, {"title": "large", "either": random.randbytes(30_000).hex()})
+    filled(tmp_path, [MODEL, PARENT, large])
+    create = ("view", "create", "--tables", tmp_path, OF, "--as")
+    with lock(tmp_path):
+        told(*create, "left_to_run")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        assert "cannot write the tables" in told(*create, "posts", code=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert told(*create, "posts").startswith("posts: 2 rows; columns ")
+    assert [
+        view["rows"] for view in asked("view", "list", "--tables", tmp_path, "--json")[0]["views"]
+    ] == [0, 2]
 
 
 def test_a_model_may_be_called_as_a_word_of_sql(tmp_path: Path) -> None:
