@@ -110,27 +110,8 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
     facts = TextTable("", fold, box=None, show_header=False, pad_edge=False)
     for name in ("network", "peer_id", "events", "waiting", "pending", "head", "sha256a"):
         facts.add_row(name, str(answer.get(name, "")), style="bold" if name == "events" else None)
-    facts.add_row("peers", _peers_of(recon))
-    facts.add_row("interests", _interest_lines(recon))
-    facts.add_row("rendezvous", _rendezvous_of(recon))
-    for name, text in _policy_of(recon):
-        facts.add_row(name, text)
-    if damaged := recon.get("damaged"):
-        facts.add_row("damaged", f"{damaged} (see the node's log)", style="bold red")
-    if alarm := recon.get("anchoring_alarm"):
-        facts.add_row("anchoring", alarm, style="bold red")
-    if disk := recon.get("disk"):
-        text = f"{human_size(disk['free'])} free, {human_size(disk['keep_free'])} are kept free"
-        short = disk["is_short"]
-        note = ": nothing is taken from peers" if short else ""
-        facts.add_row("disk", f"{text} (keep_free){note}", style="bold red" if short else None)
-        if failure := disk.get("failure"):
-            facts.add_row("LAST WRITE FAILED", failure, style="bold red")
-    if (core := recon.get("native_core")) is not None:
-        facts.add_row("signatures", f"by the native core {core}" if core else "by Python")
-    if memory := recon.get("peer_memory"):
-        held, budget = human_size(memory["held"]), human_size(memory["budget"])
-        facts.add_row("held for peers", f"{held} of {budget} (max_peer_memory)")
+    for name, text, style in _facts_of(recon):
+        facts.add_row(name, text, style=style)
     console.print(facts)
     latest, moving = recon["syncs"][-SYNCS_SHOWN:], recon.get("transfers", [])[-SYNCS_SHOWN:]
     for title, syncs in (
@@ -140,6 +121,34 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
         if syncs:
             console.print()
             console.print(_sync_table(title, syncs))
+
+
+_ALARM: Final = "bold red"
+
+
+def _facts_of(recon: _Status) -> Iterator[tuple[str, str | list[str], str | None]]:
+    """Yield the name of each fact beside the counts, its text, and its style."""
+    yield "peers", _peers_of(recon), None
+    yield "interests", _interest_lines(recon), None
+    yield "rendezvous", _rendezvous_of(recon), None
+    for name, text in _policy_of(recon):
+        yield name, text, None
+    if damaged := recon.get("damaged"):
+        yield "damaged", f"{damaged} (see the node's log)", _ALARM
+    if alarm := recon.get("anchoring_alarm"):
+        yield "anchoring", alarm, _ALARM
+    if disk := recon.get("disk"):
+        text = f"{human_size(disk['free'])} free, {human_size(disk['keep_free'])} are kept free"
+        short = disk["is_short"]
+        note = ": nothing is taken from peers" if short else ""
+        yield "disk", f"{text} (keep_free){note}", _ALARM if short else None
+        if failure := disk.get("failure"):
+            yield "LAST WRITE FAILED", failure, _ALARM
+    if (core := recon.get("native_core")) is not None:
+        yield "signatures", f"by the native core {core}" if core else "by Python", None
+    if memory := recon.get("peer_memory"):
+        held, budget = human_size(memory["held"]), human_size(memory["budget"])
+        yield "held for peers", f"{held} of {budget} (max_peer_memory)", None
 
 
 def _peers_of(recon: _Status) -> str:

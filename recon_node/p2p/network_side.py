@@ -110,7 +110,6 @@ class P2P:
         if peer_ring is not None:
             better = [version.id for version in versions]
             self._rings = Rings(context, peer_ring, self._sessions, self.found, better)
-            nursery.start_soon(self._rings.run)
         self._syncer = SyncScheduler(
             context,
             self._reconciler,
@@ -120,11 +119,18 @@ class P2P:
             self._rings,
         )
         self._discovery: Discovery | None = None
+        self._start()
+
+    def _start(self) -> None:
+        """Answer peers, and start the tasks that go on until the end."""
+        host, book, settings, nursery = self._host, self._book, self._settings, self._nursery
         for protocol in (EVENTS_PROTOCOL, EVENTS_BY_ID_PROTOCOL):
             host.handle(protocol, self._events.serve)
-        if versions:  # the rings state their interests themselves
+        if self._versions:  # the rings state their interests themselves
             host.handle(INTERESTS_PROTOCOL, self._gossip.serve)
         host.on_identified(self._identified)
+        if self._rings is not None:
+            nursery.start_soon(self._rings.run)
         nursery.start_soon(self._syncer.run)
         nursery.start_soon(self._history.log_summaries)
         nursery.start_soon(self._watch_addresses)

@@ -164,13 +164,8 @@ class Ladder:
             record.refusal = Refusal(record.fault, inherent=True)
             return
         if record.state is not DELIVERED:
-            lacks_history = record.refusal is None and record.state < UNCOVERED
-            if lacks_history and len(self._known.records_of(record.cid)) >= MAX_EVENT_IDS:
-                record.refusal = _TOO_MANY_EVENT_IDS
-                return
-            share = share_of_record(record)
-            if share is not None and not is_own and not (yield from self._make_room(record, share)):
-                record.refusal = no_room(share, self._limits[share])
+            if (reason := (yield from self._why_not_kept(record, is_own=is_own))) is not None:
+                record.refusal = reason
                 return
             self._marks.count(record)
         if record.refusal is None:
@@ -275,6 +270,16 @@ class Ladder:
             self._drop(record, no_room(now, self._limits[now]))  # it had seemed to be another kind
             return False
         return moved
+
+    def _why_not_kept(self, record: Record, *, is_own: bool) -> Inquiry[Refusal | None]:
+        """Return why a new record cannot wait for its delivery; None if there is room for it."""
+        lacks_history = record.refusal is None and record.state < UNCOVERED
+        if lacks_history and len(self._known.records_of(record.cid)) >= MAX_EVENT_IDS:
+            return _TOO_MANY_EVENT_IDS
+        share = share_of_record(record)
+        if share is None or is_own or (yield from self._make_room(record, share)):
+            return None
+        return no_room(share, self._limits[share])
 
     def _make_room(self, record: Record, share: Share) -> Inquiry[bool]:
         """Return whether there is room for a new record in its share, or it needs none."""
