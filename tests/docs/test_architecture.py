@@ -1,9 +1,11 @@
-"""Pages about the code: the files that they name exist, the journeys are those of real runs."""
+"""The code, and the pages about it: files that they name exist, journeys are those of real runs."""
 
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 from subprocess import Popen
 
+import grimp
 import pytest
 
 from benchmarks.journeys.routes import stated_journeys, travel
@@ -28,6 +30,13 @@ def test_every_file_that_is_named_exists() -> None:
 def test_the_number_is_that_of_the_files(name: str) -> None:
     number, files = JOURNEYS[name]
     assert number == len(files)
+
+
+def test_files_do_not_import_each_other() -> None:
+    """Nor does a file import itself through others; imports for types alone count, too."""
+    graph = grimp.build_graph("recon_node", "spark_sink", "benchmarks", cache_dir=None)
+    imports = {file: graph.find_modules_directly_imported_by(file) for file in graph.modules}
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the files
 
 
 @pytest.mark.long

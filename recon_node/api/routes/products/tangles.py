@@ -269,8 +269,8 @@ def _answer(query: TangleQuery, read: _Read) -> Response:
     messages: dict[str, DocumentMessage] = {}
     contents: dict[str, Raw] = {}
     for car, received in read.messages:
-        if is_late := time.monotonic() > deadline:
-            read = replace(read, is_cut=is_late)
+        if time.monotonic() > deadline:
+            read = replace(read, is_cut=True)
             break
         event = parse_event(car)
         if (message := message_of(event)) is not None:
