@@ -87,7 +87,7 @@ def spec_of(name: str, table: DeltaTable) -> TableSpec:
 
 def open_view(directory: Location, name: str) -> tuple[TableSpec, DeltaTable]:
     """Open a view."""
-    table = find_delta_table(directory / VIEWS / name)
+    table = find_delta_table(directory / VIEWS / name) if NAME.fullmatch(name) else None
     if table is None:
         there = ", ".join(view_names(directory)) or "none"
         raise TablesError(f"there is no view {name} in {directory}; there are: {there}")

@@ -351,6 +351,8 @@ def test_programs_see_views_by_flight_sql(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_reported(tmp_path: Path) -> None:
     filled(tmp_path, [MODEL, POST])
+    filled(tmp_path / "elsewhere", [MODEL, POST])
+    created(tmp_path / "elsewhere", "posts")
     for arguments, what in (
         (["create", "nonsense"], "is not a StreamID"),
         (["create", str(POST.stream_id())], "is not the StreamID of a model"),
@@ -361,6 +363,7 @@ def test_what_is_wrong_is_reported(tmp_path: Path) -> None:
         (["create", str(OF), "--as", "x" * 500], f"'{'x' * 80}' cannot be the name of a view"),
         (["create", str(OF), "--as", "spark_sink_refused"], "cannot be the name of a view"),
         (["drop", "posts"], "there is no view posts"),
+        (["drop", "../../elsewhere/views/posts"], "there is no view ../../elsewhere/views/posts"),
     ):
         result = invoked("view", *arguments, "--tables", tmp_path)
         assert (result.exit_code != 0, what in result.stderr) == (True, True), result.output
