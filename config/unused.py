@@ -76,7 +76,7 @@ _.update_peerstore_from_identify, _.peer_record_map
 _.__class__, _._measure_rtt_loop, _._ping_sent_time, _.new_conn
 _._auto_tune_and_send_window_update, bytes_read
 _._handle_inbound_connection, _._select_connection, _.read_delim, _._manager
-_._ping_peer, _.record_disconnect
+_._ping_peer, _.record_disconnect, _.is_allowed
 
 # Hooks that mkdocs calls.
 on_files, on_page_markdown

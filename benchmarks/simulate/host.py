@@ -21,7 +21,7 @@ from recon_node.p2p import P2PSettings, PeerError
 from recon_node.p2p.transport.addresses import host_of
 from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.guarded_connection import MemoryBudget, OverBudgetError
-from recon_node.p2p.transport.host import StreamHandler
+from recon_node.p2p.transport.host import Host, StreamHandler
 
 DIAL_ROUND_TRIPS: Final = 6
 """TCP, then multistream-select and Noise, then multistream-select for Yamux."""
@@ -149,6 +149,8 @@ class SimulatedHost:
 
     def is_on_this_machine(self, peer_id: str) -> bool:
         return False
+
+    elsewhere = Host.elsewhere
 
     def address_block(self, peer_id: str) -> str:
         """Return that of its address: each has its own."""

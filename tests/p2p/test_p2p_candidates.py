@@ -17,6 +17,7 @@ from recon_node.p2p.peers.connections import (
     Candidates,
 )
 from recon_node.p2p.peers.dht_server import LIFETIME
+from recon_node.p2p.transport.host import Host
 
 MAX_CONNECTIONS = 200
 ADDRESS = ["/ip4/192.0.2.7/tcp/4101"]
@@ -24,6 +25,8 @@ ADDRESS = ["/ip4/192.0.2.7/tcp/4101"]
 
 class Here:
     """A node with interests, and with no network to dial in."""
+
+    elsewhere = Host.elsewhere
 
     def __init__(self) -> None:
         self.peer_id = "this node"

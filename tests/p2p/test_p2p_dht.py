@@ -235,6 +235,50 @@ async def test_a_peer_that_answers_nonsense_is_an_error_of_its_own():
             assert here._host.is_connected(liar)
 
 
+@pytest.mark.parametrize("announce", [(), ("/ip4/192.0.2.7/tcp/4101",)])
+async def test_strangers_have_a_node_dial_nothing_on_its_own_machine(announce):
+    """Neither on a walk nor for a check, unless the node can be reached from nowhere else."""
+    reached = []
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+
+    async def refuse(connection: trio.SocketStream) -> None:
+        reached.append(connection)
+        await connection.aclose()
+
+    def named() -> PeerInfo:
+        stranger = ID.from_pubkey(create_new_key_pair().public_key)
+        return PeerInfo(stranger, [Multiaddr(f"/ip4/127.0.0.1/tcp/{port}")])
+
+    async def serve(stream: PeerStream) -> None:
+        answer = KadMessage(type=KadMessage.FIND_NODE)
+        near = named()
+        answer.closerPeers.add(id=near.peer_id.to_bytes(), addrs=[near.addrs[0].to_bytes()])
+        frames = FrameStream(stream, MAX_REQUEST)
+        await frames.receive(PATIENCE)
+        await frames.send([answer.SerializeToString()], PATIENCE)
+
+    async with (
+        loopback_host() as peer,
+        loopback_host(announce=announce) as host,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(trio.serve_listeners, refuse, [listener])
+        here = LibraryDht(host, NETWORK)
+        peer.handle(protocol_of(NETWORK), serve)
+        await host.connect(peer.addresses[0])
+        await host.protocols_of(peer.peer_id)
+        await here.admit(peer.peer_id)
+        assert len(await here.closest(KEY)) > 1
+        assert bool(reached) is not bool(announce)
+        reached.clear()
+        here._dht.provider_store.add_provider(KEY, named())
+        await LivenessCheck(host, here._dht.routing_table, here.records).check()
+        assert bool(reached) is not bool(announce)
+        assert len(here.records) == 0
+        nursery.cancel_scope.cancel()
+
+
 async def test_an_exchange_ends_even_if_the_peer_sends_announcements_for_ever(monkeypatch):
     """Some servers answer announcements, so they are passed over; a round waits for all peers."""
     monkeypatch.setattr(dht, "EXCHANGE_LIMIT", 0.3)

@@ -14,6 +14,7 @@ from recon_node.p2p.peers.connections import ENOUGH_OTHERS, ENOUGH_SHARING, Cand
 from recon_node.p2p.peers.dht import CLOSEST, FoundProvider
 from recon_node.p2p.peers.dht_server import PROVIDERS_ANSWERED, ProviderRecords
 from recon_node.p2p.peers.discovery import Discovery
+from recon_node.p2p.transport.host import Host
 from recon_node.store import Interest
 
 NODES, MODELS, LIKES = 36, 7, 1
@@ -38,6 +39,8 @@ class World:
 
 class Node:
     """A node: the production code of discovery, over a host and a DHT of a few lines."""
+
+    elsewhere = Host.elsewhere
 
     def __init__(self, world: World, number: int, sort_values: Sequence[str]) -> None:
         self.world = world

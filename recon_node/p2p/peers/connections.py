@@ -40,7 +40,7 @@ from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.dht_server import LIFETIME
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.transport.addresses import is_dialable, is_loopback
+from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.p2p.transport.host import Host
 from recon_node.store.kept_interests import Interests
 
@@ -92,9 +92,7 @@ class Candidates:
         """
         if peer_id == self._host.peer_id:  # others name this node, too
             return False
-        others = [address for address in addresses if not is_loopback(address)]
-        if len(others) < len(addresses) and not all(map(is_loopback, self._host.addresses)):
-            addresses = others
+        addresses = self._host.elsewhere(addresses)
         if self._book.get(peer_id) is None and not any(map(is_dialable, addresses)):
             return False
         peer = self._book.note_peer(peer_id, addresses)

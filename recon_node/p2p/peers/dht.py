@@ -106,8 +106,8 @@ class LivenessCheck:
         async with trio.open_nursery() as nursery:
             for peer in longest_ago[:MAX_DIALLED]:
                 self._checked[peer] = trio.current_time()
-                addresses = map(str, map(Multiaddr, suspects[peer]))
-                nursery.start_soon(self._check_one, peer, list(addresses))
+                addresses = list(map(str, map(Multiaddr, suspects[peer])))
+                nursery.start_soon(self._check_one, peer, self._host.elsewhere(addresses))
 
     def _listed(self) -> dict[str, list[bytes]]:
         """Return all peers that the DHT's answers may name, which may be thousands, and their

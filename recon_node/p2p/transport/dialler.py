@@ -53,7 +53,7 @@ class Dialler:
         """
         try:
             with trio.fail_after(self._timeout):
-                reached = await self._dial_first(await self._resolve(address), peer_id)
+                reached = await self._dial_first(await self.resolve(address), peer_id)
         except trio.TooSlowError:
             limit = f"{self._timeout:g} s"
             raise PeerError(f"{address} did not answer within {limit}{self._hint}") from None
@@ -65,9 +65,13 @@ class Dialler:
         self._swarm.unblock_peer(peer_id)  # a dial of the DHT may have failed a moment ago
         self._swarm.peerstore.add_addrs(peer_id, [reached], _ADDRESS_TTL)
 
-    async def _resolve(self, address: Multiaddr) -> list[Multiaddr]:
+    async def resolve(self, address: Multiaddr) -> list[Multiaddr]:
         """Return what an address stands for: nothing on this machine, unless it says so itself, or
-        this node is for this machine only. Whoever gives a name chooses what it resolves to."""
+        this node is for this machine only. Whoever gives a name chooses what it resolves to.
+
+        Raises:
+            PeerError: it resolves to nothing else.
+        """
         resolved = await resolve(address, self._lookups)
         if not self._is_local and not is_loopback(str(address)):
             resolved = [

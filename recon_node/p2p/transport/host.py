@@ -51,6 +51,7 @@ from recon_node.p2p.transport.addresses import (
     check_dialable,
     check_port,
     host_of,
+    is_loopback,
     is_loopback_ip,
     likely,
     parse_address,
@@ -152,6 +153,8 @@ class Host:
         self._swarm = cast(GuardedSwarm, self.libp2p.get_network())
         self._settings = settings
         self._dialler = Dialler(self._swarm, settings, swarm_key is not None)
+        gate: Any = self._swarm.connection_gate  # it is asked before the library dials
+        gate.is_allowed = self._may_dial
         self._dials: dict[str, trio.Event] = {}
         self._on_identified: list[Callable[[str, list[str]], None]] = []
 
@@ -179,6 +182,22 @@ class Host:
         as its connection shows it, whatever it says; empty if there is none."""
         remotes = [muxer.get_remote_address() for muxer in self._muxers(peer_id)]
         return next((address_block_of(remote[0]) for remote in remotes if remote), "")
+
+    def elsewhere(self, named: Sequence[str]) -> Sequence[str]:
+        """Return those of the addresses that others have named that are not on this machine, whose
+        services are none of their business; all if this node is for this machine only."""
+        others = [address for address in named if not is_loopback(address)]
+        if len(others) < len(named) and all(map(is_loopback, self.addresses)):
+            return named
+        return others
+
+    async def _may_dial(self, address: Multiaddr) -> bool:
+        """Return whether the library may dial an address, of which anybody may have told it."""
+        try:
+            meant = list(map(str, await self._dialler.resolve(address)))
+        except PeerError:
+            return False
+        return self.elsewhere(meant) == meant
 
     def has_dialled(self, peer_id: str) -> bool:
         """Return whether this node has dialled a connection with a peer."""
