@@ -31,7 +31,7 @@ from recon_node.api.models import (
     text_of,
 )
 from recon_node.api.routes.streams import compute
-from recon_node.ceramic import METAMODEL, EventKind, StreamId, StreamIdError, sort_value_range
+from recon_node.ceramic import EventKind, StreamId, StreamIdError, sort_value_range
 from recon_node.ceramic.auth.did import is_did
 from recon_node.ceramic.event_id import DEFAULT_SORT_KEY
 from recon_node.ipld import CID, IpldError
@@ -205,12 +205,11 @@ async def describe_streams(
     services: Services, streams: Sequence[ListedStream]
 ) -> list[ListedStreamBody]:
     """Describe streams by the names of the API."""
-    models = {
-        stream: StreamId.parse(stream.sort_value)
+    models = [
+        StreamId.parse(stream.sort_value) if stream.sort_key == DEFAULT_SORT_KEY else None
         for stream in streams
-        if stream.sort_key == DEFAULT_SORT_KEY and stream.sort_value != str(METAMODEL)
-    }
-    names = await services.store.reader.names_of(set(models.values()))
+    ]
+    names = await services.store.reader.names_of({*filter(None, models)})
     return [
         ListedStreamBody(
             id=str(stream.id),
@@ -219,12 +218,12 @@ async def describe_streams(
             sort_key=stream.sort_key,
             sort_value=stream.sort_value,
             name=stream.name,
-            model_name=names.get(models[stream]) if stream in models else None,
+            model_name=names.get(model) if model else None,
             events=stream.events,
             position=stream.position,
             delivered_at=stream.delivered_at,
         )
-        for stream in streams
+        for stream, model in zip(streams, models, strict=True)
     ]
 
 

@@ -299,8 +299,9 @@ def _identify(
     """
     identities: dict[CID, tuple[StreamId, str | None]] = {}
     others: dict[CID, bool] = {}
+    metamodel = str(METAMODEL)
     for init, (sort_key, sort_value) in streams.items():
-        if sort_key == DEFAULT_SORT_KEY and sort_value != str(METAMODEL):
+        if sort_key == DEFAULT_SORT_KEY and sort_value != metamodel:
             identities[init] = (StreamId(StreamType.MODEL_INSTANCE, init), None)
         else:
             others[init] = sort_key == DEFAULT_SORT_KEY
