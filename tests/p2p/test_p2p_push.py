@@ -21,6 +21,8 @@ from recon_node.p2p.sync import fetch_table
 from recon_node.p2p.sync.push import (
     ALL_OF_FEW,
     MAX_AGAIN,
+    MAX_APART,
+    NEAR,
     NEXT_WAVE,
     TOGETHER,
     WAVES,
@@ -260,19 +262,34 @@ def test_new_keys_reach_exactly_the_peers_that_want_them_and_did_not_send_them(n
     common = data.draw(st.lists(some_ranges, min_size=1, max_size=4))
     known_by = {key: data.draw(st.sets(st.sampled_from("abcd"))) for key in news}
     sorted_news = sort_news(news, common, known_by.__getitem__)
+    near, far = (lambda _: NEAR), (lambda _: NEAR + 1)
     for peer, ranges in zip("abcd", common, strict=False):
         wanted = {
             key
             for key in news
             if peer not in known_by[key] and any(key_range.covers(key) for key_range in ranges)
         }
-        for whole in (True, False):
-            result = wanted_of(sorted_news, peer, ranges, whole=whole)
+        for count in (None, near, far):
+            result = wanted_of(sorted_news, peer, ranges, count)
             assert bool(result.keys) == bool(wanted)
             assert all(any(key_range.covers(key) for key_range in result.ranges) for key in wanted)
             assert all(any(key_range.covers(key) for key in wanted) for key_range in result.ranges)
             assert intersect_ranges(result.ranges, ranges) == sorted(result.ranges)
-        assert len(result.ranges) <= len(ranges)
+            if count is not far:
+                assert len(result.ranges) <= len(ranges)
+
+
+def test_a_few_new_keys_that_are_far_apart_are_pushed_without_what_lies_between():
+    keys = sorted(real_key(stream) for stream in range(MAX_APART + 1))
+    for number, between, syncs in (
+        (MAX_APART, NEAR, 1),
+        (MAX_APART, NEAR + 1, MAX_APART),
+        (MAX_APART + 1, NEAR + 1, 1),
+    ):
+        news = sort_news(keys[:number], [OURS], lambda _: ())
+        ranges = wanted_of(news, "a peer", OURS, lambda _, between=between: between).ranges
+        assert len(ranges) == syncs
+        assert all(any(key_range.covers(key) for key_range in ranges) for key in keys[:number])
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.id)

@@ -10,10 +10,12 @@ The first key after a while is pushed at once; those that come within `push_dela
 collected for the next one.
 
 A push is a sync about the changed part of a common range: the streams of the new keys, and what
-lies between them. Where the sides differ elsewhere is left to the rounds of syncs. So a push
-costs about the same in a large set as in a small one. New keys that others listed are apart
-from those of our own clients, and many are apart from few: what anybody sends in masses does not
-hold up the rest.
+lies between them. Where the sides differ elsewhere is left to the rounds of syncs. Both sides may
+have to hash what lies between, a microsecond or more for each key. So up to `MAX_APART` new keys
+that are far apart get a sync each, and cost about the same in a large set as in a small one. One
+sync is about more: of a set of a million keys, that may take each side seconds. New keys that
+others listed are apart from those of our own clients, and many are apart from few: what anybody
+sends in masses does not hold up the rest.
 
 If each node pushed an event to three others once, it would miss 6 % of them: s = exp(-3 (1 - s)),
 in Demers et al., "Epidemic Algorithms for Replicated Database Maintenance" (1987). So there are
@@ -50,6 +52,12 @@ and then twice as many."""
 MAX_AGAIN: Final = 256
 """More keys at once are pushed in one wave only: they come from a sync that caught up. More keys
 that the same peers listed are not news, either: their push is a sync like others."""
+
+MAX_APART: Final = 16
+"""Maximum new keys that the same peers want, and listed, of which each gets a sync of its own."""
+NEAR: Final = 4096
+"""Keys between two new ones up to which one sync is about both: to hash them takes as long as a
+round trip."""
 
 TOGETHER: Final = 0.01
 """Seconds for which the first key after a while is kept, for others that come together with it."""
@@ -159,7 +167,8 @@ class Pusher:
         wants = {}
         for peer_id, ranges in common.items():
             is_exact = keys is not None and self._book.has_stated(peer_id)
-            wants[peer_id] = wanted_of(news, peer_id, ranges, whole=not is_exact)
+            count = self._store.keys.count if is_exact else None
+            wants[peer_id] = wanted_of(news, peer_id, ranges, count)
             await trio.lowlevel.checkpoint()
         chosen = choose_receivers(wants, self._settings.sync_peers)
         for peer_id in chosen:
@@ -204,35 +213,47 @@ def sort_news(
     parts: defaultdict[tuple[int, frozenset[str]], list[bytes]] = defaultdict(list)
     for key in keys:
         parts[bisect_left(bounds, key), frozenset(sources_of(key))].append(key)
-    pieces = (News(min(of), max(of), sources, len(of)) for (_, sources), of in parts.items())
+    pieces: list[News] = []
+    for (_, sources), of in parts.items():
+        if len(of) <= MAX_APART:
+            pieces += (News(key, key, sources, 1) for key in of)
+        else:
+            pieces.append(News(min(of), max(of), sources, len(of)))
     return sorted(pieces, key=_first)
 
 
 def wanted_of(
-    news: Sequence[News], peer_id: str, ranges: Sequence[KeyRange], *, whole: bool
+    news: Sequence[News],
+    peer_id: str,
+    ranges: Sequence[KeyRange],
+    count: Callable[[KeyRange], int] | None,
 ) -> PushedPart:
     """Return what a peer may want of the news, and the ranges to sync about.
 
-    News and ranges are ascending, and ranges are apart. If `whole`, the sync is about all of each
-    range, not only about the streams with news.
+    News and ranges are ascending, and ranges are apart. `count` returns how many keys a range has;
+    None: the sync is about all of each range, not only about the streams with news.
     """
     wanted: list[bytes] = []
-    few: dict[int, tuple[bytes, bytes]] = {}
-    many: dict[int, tuple[bytes, bytes]] = {}
+    few: list[tuple[int, KeyRange]] = []
+    many: list[tuple[int, KeyRange]] = []
     for index, item in _concerning(news, ranges):
         if peer_id not in item.sources:
             wanted.append(item.first)
             changed = many if item.number > MAX_AGAIN else few
-            first, last = changed.get(index, (item.first, item.last))
-            changed[index] = min(first, item.first), max(last, item.last)
+            lower, upper = ranges[index]
+            if count is not None:
+                lower, upper = streams_range(EventId(item.first), EventId(item.last))
+            if changed and changed[-1][0] == index:
+                before = changed[-1][1]
+                if count is None or count(KeyRange(before.upper, lower)) <= NEAR:
+                    lower, upper = before.lower, max(before.upper, upper)
+                    changed.pop()
+            changed.append((index, KeyRange(lower, upper)))
 
-    def changed_ranges(changed: Mapping[int, tuple[bytes, bytes]]) -> Sequence[KeyRange]:
-        if whole:
-            return [ranges[index] for index in changed]
-        streams = (streams_range(EventId(first), EventId(last)) for first, last in changed.values())
-        return intersect_ranges(ranges, (KeyRange(*bounds) for bounds in streams))
+    def common(changed: Sequence[tuple[int, KeyRange]]) -> Sequence[KeyRange]:
+        return intersect_ranges(ranges, (key_range for _, key_range in changed))
 
-    return PushedPart(wanted, changed_ranges(few), changed_ranges(many))
+    return PushedPart(wanted, common(few), common(many))
 
 
 def _concerning(news: Sequence[News], ranges: Sequence[KeyRange]) -> Iterator[tuple[int, News]]:
