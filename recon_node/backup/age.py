@@ -54,16 +54,17 @@ class Encryptor:
         """Encrypt the next bytes."""
         self._pending += data
         while len(self._pending) > _CHUNK_BYTES:  # the last chunk is only known by `close`
-            self._encrypt(_CHUNK_BYTES, _NOT_LAST)
+            self._encrypt(_NOT_LAST)
         return len(data)
 
     def close(self) -> None:
         """Write the end. Without it, nobody can take what was written for the whole."""
-        self._encrypt(_CHUNK_BYTES, _LAST)
+        self._encrypt(_LAST)
 
-    def _encrypt(self, size: int, mark: bytes) -> None:
-        piece = bytes(self._pending[:size])
-        del self._pending[:size]
+    def _encrypt(self, mark: bytes) -> None:
+        """Write a chunk."""
+        piece = bytes(self._pending[:_CHUNK_BYTES])
+        del self._pending[:_CHUNK_BYTES]
         self._target.write(self._cipher.encrypt(_nonce(self._count, mark), piece, None))
         self._count += 1
 

@@ -90,7 +90,7 @@ class FlightSql:
 
     def get_flight_info(self, descriptor: Message, call: FlightCall) -> Message:
         """Return the columns of an answer, and the ticket for its rows."""
-        schema, ticket = self._planned(_command(descriptor), descriptor.cmd, call)
+        schema, ticket = self._planned(descriptor, call)
         endpoint = new("FlightEndpoint", ticket=new("Ticket", ticket=ticket))
         return new(
             "FlightInfo",
@@ -104,7 +104,7 @@ class FlightSql:
 
     def get_schema(self, descriptor: Message, call: FlightCall) -> Message:
         """Return the columns of an answer."""
-        schema, _ = self._planned(_command(descriptor), descriptor.cmd, call)
+        schema, _ = self._planned(descriptor, call)
         return new("SchemaResult", schema=schema)
 
     def do_get(self, ticket: Message, call: FlightCall) -> Iterator[Message]:
@@ -174,8 +174,9 @@ class FlightSql:
         """Yield nothing: everything here is the answer to a command."""
         return iter(())
 
-    def _planned(self, command: Message, data: bytes, call: FlightCall) -> tuple[bytes, bytes]:
-        """Return the columns of a command's answer, and its ticket."""
+    def _planned(self, descriptor: Message, call: FlightCall) -> tuple[bytes, bytes]:
+        """Return the columns of the answer to a command, and its ticket."""
+        command = _command(descriptor)
         name = name_of(command)
         if name == "CommandStatementQuery":
             sql = _sql(command)
@@ -185,7 +186,7 @@ class FlightSql:
             prepared = self._prepared.get(command.prepared_statement_handle)
             ticket = self._ticket(prepared.sql, prepared.plan, prepared.values)
             return prepared.plan.schema, ticket
-        return ipc.schema_bytes(self._about_tables(command, call).schema), data
+        return ipc.schema_bytes(self._about_tables(command, call).schema), descriptor.cmd
 
     def _about_tables(self, command: Message, call: FlightCall) -> pa.Table:
         table = metadata.answer(command, partial(self._table_schemas, call.client))

@@ -152,7 +152,7 @@ class Feed:
         """Check that the feed continues what was read, up to `position` of the log `epoch`."""
         node = f"the node at {self.url}"
         if head.epoch != epoch:
-            raise _epoch_changed(self.url, f"log {head.epoch}", f"log {epoch}")
+            raise _epoch_changed(self.url, f"log {head.epoch}", epoch)
         if position < head.low:
             raise FeedChangedError(
                 f"{node} has dropped the events up to position {head.low}, but only those up to "
@@ -238,7 +238,7 @@ class Feed:
         """Check that an answer is that of a feed, of the log `epoch` if one was named."""
         status = answer.status
         if status == httpx.codes.GONE:
-            raise _epoch_changed(self.url, "another log", f"log {epoch}")
+            raise _epoch_changed(self.url, "another log", epoch)
         if status in (408, 429) or httpx.codes.is_server_error(status):
             raise FeedUnreachableError(
                 f"the node at {self.url} answered {status}: {_reason_of(answer)}"
@@ -372,9 +372,9 @@ def _retried(
             retry.wait(error)
 
 
-def _epoch_changed(url: str, actual: str, expected: str) -> FeedChangedError:
+def _epoch_changed(url: str, actual: str, epoch: str) -> FeedChangedError:
     return FeedChangedError(
-        f"the node at {url} has {actual}, not {expected}: it was set up from scratch, or is "
+        f"the node at {url} has {actual}, not log {epoch}: it was set up from scratch, or is "
         f"another node. Point --url at the node that the tables were made from, or {_START_AGAIN}"
     )
 

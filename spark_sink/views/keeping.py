@@ -29,7 +29,6 @@ from spark_sink.schema import (
     RAW,
     STATES,
     TABLES,
-    TAKEN,
     TANGLES,
     TableSpec,
     partition_of,
@@ -85,7 +84,7 @@ def create_view(directory: Location, model: StreamId, name: str | None) -> str:
         )
     if name in view_names(directory):
         raise TablesError(f"there is a view {name} already: choose another name with --as")
-    schema = view_schema(Columns(definition, TAKEN).fields)
+    schema = view_schema(Columns(definition).fields)
     spec = TableSpec(name, schema, "stream_cid", str(model))
     SinkTable(spec, directory / VIEWS / name, states.epoch)
     return name
@@ -255,7 +254,7 @@ class _View:
         definition = _definition(states, self._model)
         if definition is None:
             return False
-        self._columns = Columns(definition, TAKEN)
+        self._columns = Columns(definition)
         return bool(view_schema(self._columns.fields) != self._table.spec.schema)
 
     def _replace_rows(self, states: Changes) -> int:

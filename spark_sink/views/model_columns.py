@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from recon_node.ceramic import StreamId, StreamIdError
+from spark_sink.schema import TAKEN
 
 _MAX_COLUMNS: Final = 1_000
 """Columns that a stranger's schema makes; databases have their limits, too."""
@@ -94,7 +95,7 @@ class Column(NamedTuple):
 class Columns:
     """The columns that a model's definition asks for."""
 
-    def __init__(self, definition: Any, taken: frozenset[str]) -> None:
+    def __init__(self, definition: Any) -> None:
         schema = _mapping(_mapping(definition).get("schema"))
         relations = _mapping(_mapping(definition).get("relations"))
         reader = _SchemaReader(schema)
@@ -102,7 +103,7 @@ class Columns:
         for member, part in islice(_mapping(schema.get("properties")).items(), _MAX_COLUMNS):
             to = _mapping(relations.get(member)).get("type")
             kinds[member] = _RELATION if to == "document" else reader.kind(part)
-        self.columns = _named(kinds, taken)
+        self.columns = _named(kinds, TAKEN)
 
     @property
     def fields(self) -> list[pa.Field]:

@@ -132,7 +132,7 @@ def test_what_does_not_fit_is_null_with_the_reason(tmp_path: Path) -> None:
     created(tmp_path, "posts")
     state = rows_of(tmp_path, "posts")[str(BADLY.stream_id())]
     assert state["event_cid"] is None, "the model has come, and by its schema it is wrong"
-    fields, misfits, _ = Columns(DEFINITION, TAKEN).values(BADLY.payload["data"])
+    fields, misfits, _ = Columns(DEFINITION).values(BADLY.payload["data"])
     assert (fields["title"], fields["likes"], fields["day"], fields["tags"]) == (
         "early",
         None,
@@ -399,7 +399,7 @@ schemas = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=4), schemas, max_size=4), st.data())
 def test_any_schema_has_columns_and_any_content_values(properties, data):
-    columns = Columns({"schema": {"properties": properties}}, TAKEN)
+    columns = Columns({"schema": {"properties": properties}})
     members = dict.fromkeys(properties, values)
     content = data.draw(values | st.fixed_dictionaries({}, optional=members))
     fields, misfits, _ = columns.values(content)
@@ -426,7 +426,7 @@ def test_what_conforms_to_the_schema_has_no_misfits(data: st.DataObject) -> None
     kinds = data.draw(st.lists(st.sampled_from(sorted(WELL_FORMED)), min_size=1, max_size=4))
     schema = {"properties": {f"f{i}": {"type": kind} for i, kind in enumerate(kinds)}}
     content = {f"f{i}": data.draw(WELL_FORMED[kind]) for i, kind in enumerate(kinds)}
-    fields, misfits, _ = Columns({"schema": schema}, TAKEN).values(content)
+    fields, misfits, _ = Columns({"schema": schema}).values(content)
     assert misfits == []
     assert fields == content
 
@@ -435,7 +435,7 @@ def test_empty_objects_take_no_more_values_than_a_row_may_have() -> None:
     """One byte of an event each, and in Arrow a value for each member of the schema."""
     members = {f"m{number}": {"type": "integer"} for number in range(20)}
     items = {"type": "array", "items": {"type": "object", "properties": members}}
-    columns = Columns({"schema": {"properties": {"a": items, "b": {"type": "integer"}}}}, TAKEN)
+    columns = Columns({"schema": {"properties": {"a": items, "b": {"type": "integer"}}}})
     few = columns.values({"a": [{}] * 10, "b": 1}, 1_000)
     assert (len(few[0]["a"]), few[0]["b"], few[1:]) == (10, 1, ([], 212))
     fields, misfits, count = columns.values({"a": [{}] * 1_000, "b": 1}, 1_000)
@@ -449,8 +449,8 @@ def test_many_fields_of_one_name_take_no_time() -> None:
     names = [chr(0x100 + i // 200) + chr(0x400 + i % 200) for i in range(20_000)]
     many = {"properties": {name: {"type": "string"} for name in names}}
     started = time.process_time()
-    alike = Columns({"schema": many}, TAKEN).columns
-    (nested,) = Columns({"schema": {"properties": {"a": many}}}, TAKEN).columns
+    alike = Columns({"schema": many}).columns
+    (nested,) = Columns({"schema": {"properties": {"a": many}}}).columns
     assert time.process_time() - started < 2
     assert [column.name for column in alike[:3]] == ["__", "___", "____"]
     assert nested.kind.type == pa.string()  # which it would be after 2,000 fields, one by one
