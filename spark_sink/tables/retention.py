@@ -125,12 +125,12 @@ class Tidying:
         self._count = len(table.file_uris())  # after it was last tidied
         self._leftovers: Leftovers | None = None
         self._trimmed = self._tidied
-        self._kept: float | None = None
+        self._most_bytes: float | None = None
         self._keeps_changes = False
 
     def set_retention(self, retention: Retention) -> dict[str, str]:
         """Set how long older versions stay readable; return the properties that this changes."""
-        hours, self._kept, changes = retention
+        hours, self._most_bytes, changes = retention
         self._keeps_changes = changes is not None
         longest = max(_LOG_HOURS, math.ceil(hours), math.ceil(changes or 0))
         wanted = {
@@ -171,7 +171,7 @@ class Tidying:
     def _trim(self) -> None:
         """Delete what older versions need beyond the limit; without one, time alone decides."""
         path = self._path
-        if self._kept == math.inf:  # what they need would be remembered for all that time
+        if self._most_bytes == math.inf:  # what they need would be remembered for all that time
             return
         if self._leftovers is None:
             self._leftovers = Leftovers(path, self._table, with_changes=not self._keeps_changes)
@@ -180,7 +180,7 @@ class Tidying:
             return
         self._trimmed = version
         self._leftovers.follow(version)
-        limit = self._kept
+        limit = self._most_bytes
         if limit is None and self._leftovers.size > LEAST_KEPT:
             live = sum(size for _, size in listed(self._table, "size_bytes"))
             limit = max(LEAST_KEPT, live)

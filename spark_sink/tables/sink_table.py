@@ -131,11 +131,6 @@ class SinkTable:
             )
 
     @property
-    def identity(self) -> str:
-        """What distinguishes the table from any other, also at the same path."""
-        return str(self._table.metadata().id)
-
-    @property
     def excludes_dags(self) -> bool:
         """Whether the table was made without the events of DAGs."""
         return delta_log.excludes_dags(self._table)

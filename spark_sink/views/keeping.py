@@ -194,25 +194,25 @@ class Views:
 
     def _view(self, name: str) -> _View:
         spec, delta = open_view(self._directory, name)
-        known = self._views.get(name)
-        if known is None or known.identity != str(delta.metadata().id):  # or created again
+        known, identity = self._views.get(name), str(delta.metadata().id)
+        if known is None or known.identity != identity:  # or created again
             table = SinkTable(
                 spec, self._directory / VIEWS / name, epoch_of(delta), for_replacement=True
             )
             if self._retention is not None:
                 table.set_retention(self._retention)
-            self._views[name] = _View(table)
+            self._views[name] = _View(table, identity)
         return self._views[name]
 
 
 class _View:
     """A view in the course of following `stream_states`."""
 
-    def __init__(self, table: SinkTable) -> None:
+    def __init__(self, table: SinkTable, identity: str) -> None:
         self._table = table
         self._model = StreamId.parse(str(table.spec.model))
         self._columns: Columns | None = None
-        self.identity = table.identity
+        self.identity = identity
 
     def follow(self, directory: Location, now: DeltaTable) -> int:
         """Take in what has changed in `stream_states`; return how many rows of the view that were.
