@@ -8,7 +8,7 @@ too: a document may hold the same value in many places. Hence callers must not c
 Shared values cost no memory, but writing a document out costs time for each place: ten thousand
 copies of the root into itself make a document of 2^10000 values. So the weight of the document is
 tracked while it changes, by weighing what is added and removed. And nothing may be nested deeper
-than `MAX_DEPTH` of `json_values`, because JSON encoders are recursive.
+than `MAX_DEPTH` of `json_values`.
 
 The time of a patch is linear in its size and in that of the document, except for a few operations
 that take as long as a container: inserting at the front of an array, or changing a container after
@@ -27,6 +27,7 @@ from recon_node.streams.json_values import (
     CONTAINERS,
     MAX_WEIGHT,
     MEMBER_WEIGHT,
+    NESTED,
     TEXT_PER_STEP,
     VALUE_WEIGHT,
     Budget,
@@ -343,7 +344,7 @@ class _Run:
 
     def _size(self, value: Any) -> JsonSize:
         if not isinstance(value, CONTAINERS):
-            return JsonSize(self._weight(value), 0, 0)
+            return JsonSize(self._weight(value), NESTED.get(type(value), 0), 0)
         known = self._sizes.get(id(value))
         if known is not None:
             return known[1]

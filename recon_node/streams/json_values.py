@@ -106,8 +106,9 @@ class Budget:
 
 MAX_WEIGHT: Final = 16_000_000
 """Approximate bytes of a document's JSON: js-ceramic's limit (its MAX_DOCUMENT_SIZE)."""
-MAX_DEPTH: Final = 256
-"""Levels of a document. Patches can nest it deeper than a block may be; JSON encoders recurse."""
+MAX_DEPTH: Final = 126
+"""Levels of a document's JSON. ceramic-one can read no more, and patches could nest it deeper than
+an event may be."""
 
 CONTAINERS: Final = (dict, list)
 VALUE_WEIGHT: Final = 3
@@ -127,6 +128,8 @@ not the memory of all copies of a text."""
 _ATOMS_AT_ONCE: Final = 100_000
 """Numbers, booleans and nulls that are written to see how long they are."""
 
+NESTED: Final[dict[type, int]] = {dict: 1, list: 1, CID: 1, bytes: 2}
+"""Levels that a value without members adds: links and bytes are objects in DAG-JSON."""
 _NUMBERS: Final = frozenset({int, float})
 _ATOMS: Final = frozenset({int, float, bool, type(None)})
 _PLAIN: Final = _ATOMS | {str}
@@ -165,14 +168,14 @@ class JsonSize(NamedTuple):
     """Of measuring it, but for its text: 1 for each value, and 2 more for each container."""
 
 
-def measure(value: Any, max_steps: int) -> JsonSize:
+def measure(value: Any, max_steps: int, max_depth: int = MAX_DEPTH) -> JsonSize:
     """Measure a value.
 
     Raises:
-        JsonPatchError: it is nested deeper than `MAX_DEPTH`.
+        JsonPatchError: it is nested deeper than `max_depth`.
         BudgetError: this takes more than `max_steps`.
     """
-    weight = depth = steps = text = 0
+    weight = depth = above = steps = text = 0
     level: list[Any] = [value]
     while True:
         kinds = set(map(type, level))
@@ -196,10 +199,11 @@ def measure(value: Any, max_steps: int) -> JsonSize:
             raise BudgetError("measuring a value takes more work than its event pays for")
         weight += sum(map(weigh_text, texts if text > _JOINED else ["".join(texts)]))
         level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
+        depth = max(depth, above + max(NESTED.get(kind, 0) for kind in kinds))
+        check_depth(depth, max_depth)
         if not level:
             return JsonSize(weight, depth, steps)
-        depth += 1
-        check_depth(depth)
+        above += 1
 
 
 def weigh_leaf(value: Any) -> int:
@@ -234,14 +238,14 @@ def weigh_text(text: str) -> int:
         return len(text.encode(errors="surrogatepass"))
 
 
-def check_depth(depth: int) -> None:
+def check_depth(depth: int, most: int = MAX_DEPTH) -> None:
     """Check the depth of a document, in levels.
 
     Raises:
-        JsonPatchError: deeper than `MAX_DEPTH`.
+        JsonPatchError: deeper than `most`.
     """
-    if depth > MAX_DEPTH:
-        raise JsonPatchError(f"the document would be nested deeper than {MAX_DEPTH} levels")
+    if depth > most:
+        raise JsonPatchError(f"the document would be nested deeper than {most} levels")
 
 
 def check_weight(weight: int) -> None:

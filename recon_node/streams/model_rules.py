@@ -12,8 +12,8 @@ docs/api.md lists the differences.
   document's first content.
 - A field that relates a document to another holds the StreamID of a document.
 
-In the definition of a document's model, an invalid part counts as left out. Without a usable
-schema, however, no document conforms.
+No document conforms to a model whose definition cannot be read, or whose schema cannot be used. If
+the definition breaks another rule, only its model is rejected.
 
 A version of a model is an event of the model's stream. A document follows the one that its header
 names as `modelVersion`, until one of its data events names another; by default, the model's init
@@ -21,8 +21,8 @@ event. The definition after an event never changes, so later events of the model
 affect existing documents.
 """
 
-from collections.abc import Container, Iterable, Mapping, Set
-from typing import Any, Final, NamedTuple, TypeGuard
+from collections.abc import Callable, Container, Iterable, Mapping, Set
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 from recon_node.ceramic import Event, InitHeader, StreamId, StreamIdError, StreamType
 from recon_node.ipld import CID, IpldError
@@ -31,6 +31,7 @@ from recon_node.streams.document_schema import DocumentSchema, compiled, is_sati
 from recon_node.streams.json_values import Budget, equal_within
 from recon_node.streams.schema_normal_form import SchemaError
 
+T = TypeVar("T")
 Errors = list[str]
 Definitions = Mapping[CID, Any]
 """A model's definitions, by version: after its init event, and after the accepted events that
@@ -70,6 +71,8 @@ _STEPS_PER_FIELD: Final = 1_000
 """Steps to write a number as text, or to read a StreamID."""
 _BYTES: Final = 8
 """Bytes that are joined, or compared, in one step."""
+_MAX_REMEMBERED: Final = 32
+"""Definitions, for `once`."""
 
 
 class ContentChange(NamedTuple):
@@ -96,20 +99,24 @@ class ContentRules:
     Args:
         header: of the stream's init event.
         definition: of the document's model, in the version that the document names. None for
-            models, and if the document's model is not here: then only the general rules apply.
+            models, and if the document's model is not here: then there are no rules.
 
     Attributes:
         schema_alone: the model's schema, if documents must conform to that and nothing else is
             asked of a change; else None.
     """
 
-    __slots__ = ("_document", "_is_model", "schema_alone")
+    __slots__ = ("_document", "_form_error", "_is_model", "schema_alone")
 
     def __init__(self, header: InitHeader, definition: Any) -> None:
         self._is_model = header.stream_type is StreamType.MODEL
-        is_known = definition is not None and not self._is_model
-        self._document = _DocumentRules(header, definition) if is_known else None
-        self.schema_alone = None if self._document is None else self._document.schema_alone
+        self._form_error = self._document = self.schema_alone = None
+        if definition is None or self._is_model:
+            return
+        self._form_error = _form_error(definition)
+        if self._form_error is None:
+            self._document = _DocumentRules(header, definition)
+            self.schema_alone = self._document.schema_alone
 
     def check(self, change: ContentChange, budget: Budget) -> Errors:
         """Return what is wrong with a change of content, in plain English; empty if nothing is.
@@ -117,61 +124,82 @@ class ContentRules:
         Raises:
             BudgetError: to check it takes too much work.
         """
-        after = change.after
-        if not (isinstance(after, dict) or (change.is_init and after is None)):
-            return ["the content is not a JSON object"]
         if self._is_model:
             budget.spend(change.weight)
-            return _check_model(change.before, after, budget)
-        if self._document is None:
-            return []
-        return self._document.check(change, budget)
+            return _check_model(change.before, change.after, budget)
+        if self._form_error is not None:
+            return [f"the document's model cannot be used: {self._form_error}"]
+        return [] if self._document is None else self._document.check(change, budget)
 
 
 def _check_model(before: Any, after: Any, budget: Budget) -> Errors:
-    if after is None:
-        return ["a model needs a definition"]
-    return _check_definition(after) or _check_change(before, after, budget)
+    error = _form_error(after) or _definition_error(after)
+    return _check_change(before, after, budget) if error is None else [error]
 
 
-def _check_definition(definition: Mapping[str, Any]) -> Errors:
+def once(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return a function that remembers what it says of a definition: documents share theirs."""
+    # By id; holding the object keeps its id from being used again.
+    known: dict[int, tuple[Any, T]] = {}
+
+    def remembered(definition: Any) -> T:
+        if id(definition) not in known:
+            if len(known) >= _MAX_REMEMBERED:
+                known.clear()
+            known[id(definition)] = definition, function(definition)
+        return known[id(definition)][1]
+
+    return remembered
+
+
+@once
+def _form_error(definition: Any) -> str | None:
+    """What is wrong with the form of a model's definition, without which nobody can read it."""
+    if not isinstance(definition, dict):
+        return "a model needs a definition, which is a JSON object"
     version = definition.get("version")
     if version not in ("1.0", "2.0"):
-        return ["the model's version is neither '1.0' nor '2.0'"]
+        return "the model's version is neither '1.0' nor '2.0'"
     if not isinstance(definition.get("name"), str):
-        return ["the model has no name"]
-    schema = definition.get("schema")
-    if not isinstance(schema, dict):
-        return ["the model has no schema"]
-    if _is_open(schema):
-        return ["the model's schema does not set 'additionalProperties' to false"]
+        return "the model has no name"
+    if not isinstance(definition.get("schema"), dict):
+        return "the model has no schema"
     kind, fields = account_relation(definition)
     if kind is None or (version == "1.0" and kind not in ("list", "single")):
-        return ["the type of the model's account relation is not " + " or ".join(_RELATIONS)]
-    if kind == "set" and (error := _fields_error(fields)) is not None:
-        return [error]
+        return "the type of the model's account relation is not " + " or ".join(_RELATIONS)
+    if kind == "set" and not fields:
+        return "an account relation of the type 'set' needs a list of at least one field's name"
     for part in _FORMS:
-        if (error := _form_error(definition, part)) is not None:
-            return [error]
-    properties, views = _mapping(schema.get("properties")), _mapping(definition.get("views"))
-    if both := sorted(views.keys() & properties.keys()):
-        return [f"the view {both[0]!r} has the name of a property of the schema"]
+        if (error := _entry_error(definition, part)) is not None:
+            return error
     if version == "1.0":
-        return []
-    is_interface = definition.get("interface")
-    if not isinstance(is_interface, bool):
-        return ["the model does not say whether it is an interface"]
-    if is_interface and not (properties or views):
-        return ["an interface needs a property or a view"]
+        return None
+    if not isinstance(definition.get("interface"), bool):
+        return "the model does not say whether it is an interface"
     implements = definition.get("implements")
     if not (isinstance(implements, list) and all(map(_is_id, implements))):
-        return ["the model's 'implements' is not a list of StreamIDs"]
+        return "the model's 'implements' is not a list of StreamIDs"
     if not isinstance(definition.get("description", ""), str | None):
-        return ["the model's description is not a text"]
+        return "the model's description is not a text"
     immutable = definition.get("immutableFields")
     if immutable is not None and not _are_texts(immutable):
-        return ["the model's 'immutableFields' is not a list of names"]
-    return []
+        return "the model's 'immutableFields' is not a list of names"
+    return None
+
+
+def _definition_error(definition: Mapping[str, Any]) -> str | None:
+    """What is wrong with a model's definition, which has the form of one."""
+    schema, (kind, fields) = definition["schema"], account_relation(definition)
+    if _is_open(schema):
+        return "the model's schema does not set 'additionalProperties' to false"
+    if kind == "set" and len(set(fields)) < len(fields):
+        return "the fields of an account relation must differ"
+    properties, views = _mapping(schema.get("properties")), definition.get("views", {})
+    if both := sorted(views.keys() & properties.keys()):
+        return f"the view {both[0]!r} has the name of a property of the schema"
+    if definition["version"] != "1.0" and definition["interface"] and not (properties or views):
+        return "an interface needs a property or a view"
+    return None
 
 
 def _is_open(schema: Mapping[str, Any]) -> bool:
@@ -186,7 +214,7 @@ def _is_open(schema: Mapping[str, Any]) -> bool:
     return False
 
 
-def _form_error(definition: Mapping[str, Any], part: str) -> str | None:
+def _entry_error(definition: Mapping[str, Any], part: str) -> str | None:
     """What is wrong with the form of a model's relations, or of its views."""
     entries = definition.get(part, {})
     if not isinstance(entries, dict):
@@ -220,7 +248,7 @@ def why_unusable(definition: Mapping[str, Any]) -> str | None:
 
 
 def _check_change(before: Any, after: Mapping[str, Any], budget: Budget) -> Errors:
-    if before is None or equal_within(budget, before, after):
+    if not isinstance(before, dict) or equal_within(budget, before, after):
         return []
     if after["version"] == "1.0":
         return ["a model of version 1.0 cannot be changed"]
@@ -248,23 +276,24 @@ class _DocumentRules:
         "_unique_error",
     )
 
-    def __init__(self, header: InitHeader, definition: Any) -> None:
-        definition = definition if isinstance(definition, dict) else {}
+    def __init__(self, header: InitHeader, definition: Mapping[str, Any]) -> None:
         self._schema: DocumentSchema | None = None
         try:
-            self._schema = compiled(definition.get("schema"))
+            self._schema = compiled(definition["schema"])
         except SchemaError as error:
             self._schema_error = f"the schema of the document's model cannot be used: {error}"
         self._kind, fields = account_relation(definition)
         self._named = fields if self._kind == "set" else ()
-        self._unique = header.unique
+        self._unique = (header.unique or b"").decode(errors="replace")
         self._unique_error = _unique_error(self._kind, self._named, header.unique)
-        later = {} if definition.get("version") == "1.0" else definition  # what came with 2.0
-        immutable = later.get("immutableFields")
-        names = immutable if _are_texts(immutable) else ()
-        locked = dict.fromkeys((*self._named, *names))
+        later = {} if definition["version"] == "1.0" else definition  # what came with 2.0
+        locked = dict.fromkeys((*self._named, *(later.get("immutableFields") or ())))
         self._locked = {name: number for number, name in enumerate(locked)}
-        self._links = _document_relations(definition)
+        self._links = tuple(
+            name
+            for name, relation in definition.get("relations", {}).items()
+            if relation["type"] == "document"
+        )
         self._is_interface = later.get("interface") is True
 
     @property
@@ -282,17 +311,17 @@ class _DocumentRules:
             errors.append(f"a document with the account relation {kind!r} starts without content")
         if self._unique_error is not None:
             errors.append(self._unique_error)
-        elif self._named and after is not None:
+        elif self._named and not (change.is_init and after is None):
             budget.spend(change.weight // _BYTES + _STEPS_PER_FIELD * len(self._named))
-            if _unique(self._named, after) != self._unique:
+            if not isinstance(after, dict) or _unique(self._named, after) != self._unique:
                 errors.append(f"the fields {', '.join(self._named)} do not match 'unique'")
-        if self._locked and change.before is not None:
+        if self._locked and isinstance(change.before, dict):
             budget.spend(change.weight // _BYTES + len(self._locked))
             errors += self._check_locked(change, budget)
         if after is not None:
             if self._links:
                 budget.spend(_STEPS_PER_FIELD * len(self._links))
-                errors += self._check_links(after)
+                errors += self._check_links(_mapping(after))
             if self._schema is None:
                 errors.append(self._schema_error)
             else:
@@ -301,7 +330,7 @@ class _DocumentRules:
         return errors
 
     def _check_locked(self, change: ContentChange, budget: Budget) -> Errors:
-        before, after = change.before, change.after
+        before, after = change.before, _mapping(change.after)
         touched = before.keys() | after.keys() if change.touched is None else change.touched
         return [  # a model may lock far more fields than a document has
             f"the field {name!r} is immutable"
@@ -319,42 +348,21 @@ class _DocumentRules:
 
 def unique_of(definition: Mapping[str, Any], content: Mapping[str, Any]) -> bytes:
     """Return `unique` of a document of a `set` model: made of some of its content's fields."""
-    return _unique(account_relation(definition)[1], content)
+    return _unique(account_relation(definition)[1], content).encode()
 
 
-def _unique(fields: tuple[str, ...], content: Mapping[str, Any]) -> bytes:
-    return "|".join(_as_text(content.get(name)) for name in fields).encode()
-
-
-def _fields_error(fields: tuple[str, ...]) -> str | None:
-    """What is wrong with the fields of a `set`."""
-    if not fields:
-        return "an account relation of the type 'set' needs a list of at least one field's name"
-    if len(set(fields)) < len(fields):
-        return "the fields of an account relation must differ"
-    return None
+def _unique(fields: tuple[str, ...], content: Mapping[str, Any]) -> str:
+    return "|".join(_as_text(content.get(name)) for name in fields)
 
 
 def _unique_error(kind: str | None, fields: tuple[str, ...], unique: bytes | None) -> str | None:
-    if kind == "set" and (error := _fields_error(fields)) is not None:
-        return f"the document's model cannot be used: {error}"
+    if len(set(fields)) < len(fields):
+        return "the document's model cannot be used: the fields of its account relation repeat"
     if kind == "single" and unique:
         return "a document with the account relation 'single' has no 'unique'"
     if kind in ("list", "set") and not unique:
         return f"a document with the account relation {kind!r} needs 'unique'"
     return None
-
-
-def _document_relations(definition: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields that relate a document to another."""
-    relations = definition.get("relations")
-    if not isinstance(relations, dict):
-        return ()
-    return tuple(
-        name
-        for name, relation in relations.items()
-        if isinstance(relation, dict) and relation.get("type") == "document"
-    )
 
 
 def account_relation(definition: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:

@@ -70,6 +70,7 @@ from recon_node.streams.model_rules import (
     ContentRules,
     Definitions,
     event_metadata,
+    once,
     version_of,
 )
 from recon_node.streams.tip import Tip, select_tip
@@ -93,7 +94,7 @@ class StreamData:
     they must not be changed."""
 
     content: Any
-    """A JSON object; None if there is none yet."""
+    """JSON, nearly always an object; None if there is none."""
     metadata: Mapping[str, Any]
     weight: int = field(default=0, compare=False, repr=False)
     """Of the content, at most; see `recon_node.streams.json_patch`."""
@@ -116,7 +117,7 @@ def data_json(metadata: dict[str, Any], content: Any) -> bytes:
     value = {"metadata": metadata, "content": content}
     try:
         return orjson.dumps(value, default=dag_json.default)
-    except orjson.JSONEncodeError:  # an integer beyond 64 bits, or nested too deep for it
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits
         return _ENCODER.encode(value).encode()
 
 
@@ -440,15 +441,15 @@ class StreamStates:
         return written
 
     def _start(self, event: Event, errors: list[str], budget: Budget) -> StreamData:
-        content, metadata = event.data, event_metadata(event)
-        weight = weigh_json(content)
+        content, metadata, weight = event.data, event_metadata(event), 0
         try:
+            weight = weigh_json(content)
             check_weight(weight)
             change = ContentChange(None, content, weight, is_init=True)
             errors += self._check(metadata, change, budget)
         except (JsonPatchError, BudgetError) as error:
             errors.append(str(error))
-        content = content if isinstance(content, dict) else None
+        content = content if weight else None  # nested too deep
         return StreamData(content, metadata, weight, conforms=not errors)
 
     def _change(
@@ -490,22 +491,9 @@ class StreamStates:
         return version_of(metadata, self._model)
 
 
+@once
 def _weigh_definition(definition: Any) -> int:
-    """Return the weight of a model's definition, once for all documents: they share it."""
-    recent = _weighed.get(id(definition))
-    if recent is not None:
-        return recent[1]
-    weight = measure(definition, MAX_DEFINITION).weight
-    if len(_weighed) >= _MAX_WEIGHED:
-        _weighed.clear()
-    _weighed[id(definition)] = definition, weight
-    return weight
-
-
-_MAX_WEIGHED: Final = 32
-"""Definitions whose weight is kept."""
-# By id; holding the object keeps its id from being used again.
-_weighed: Final[dict[int, tuple[Any, int]]] = {}
+    return measure(definition, MAX_DEFINITION).weight
 
 
 class _Paying(NamedTuple):

@@ -15,6 +15,7 @@ from recon_node.streams.json_values import BudgetError, JsonPatchError, measure
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_MAX_LEVELS = 257  # of JSON: earlier versions had content of 256 levels, in its state
 _MAX_EXPONENT = 400
 """Of a decimal; floats go up to 308. Databases refuse larger ones."""
 
@@ -77,7 +78,7 @@ def load_json(text: str) -> Any:
     """Parse JSON so that `to_json` writes its numbers unchanged; too deep or large, it is text."""
     try:
         value = json.loads(text, parse_float=Decimal, parse_int=Decimal)
-        measure(value, len(text) * 3)
+        measure(value, len(text) * 3, _MAX_LEVELS)
     except (RecursionError, JsonPatchError, ArithmeticError):  # exponents beyond 18 digits
         return text
     return value
@@ -117,7 +118,7 @@ def _strangers_json(data: bytes) -> Any:
         ValueError, ArithmeticError, RecursionError, BudgetError: it is not.
     """
     value = json.loads(data, parse_float=_decimal, parse_constant=_decimal)
-    measure(value, len(data) * 3)  # fails if it is nested deeper than content may be
+    measure(value, len(data) * 3, _MAX_LEVELS)
     json.dumps(value, default=str, ensure_ascii=False).encode()  # no half of a surrogate pair
     return value
 

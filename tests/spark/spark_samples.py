@@ -134,7 +134,7 @@ def versions(all_: Scenario, model: Event) -> None:
 def poison(all_: Scenario, model: Event) -> None:
     """Valid events, nonsense in them."""
     nested: Any = 1
-    for _ in range(60):  # blocks may have 127 levels
+    for _ in range(57):  # content may have 126 levels
         nested = {"d": [nested]}
     of = model.stream_id()
     init = document(of, {"n": 1, "bytes": b"\xff", "link": model.cid, "deep": nested}, b"poison")
@@ -146,7 +146,7 @@ def poison(all_: Scenario, model: Event) -> None:
         [replace("/nowhere/at/all", 1)],
         [replace("", [1])],
         [{"op": "add", "path": "/x", "value": b"\x00\xff"}],
-        [{"op": "copy", "from": "", "path": "/y"}] * 10,  # then the state has 131 levels
+        [{"op": "copy", "from": "", "path": "/y"}] * 10,  # then it has 125
         {"a": None},
         None,
     ):

@@ -24,7 +24,8 @@ LONG = "1." * 450_000
 def definition(schema: Any, **more: Any) -> dict[str, Any]:
     schema = {"type": "object", "additionalProperties": False, **schema}
     relation = {"type": "list"}
-    return {"version": "2.0", "name": "A", "schema": schema, "accountRelation": relation, **more}
+    start = {"version": "2.0", "name": "A", "interface": False, "implements": []}
+    return {**start, "schema": schema, "accountRelation": relation, **more}
 
 
 def stream(content: Any, patches: list[Any]) -> list[Event]:

@@ -23,11 +23,12 @@ from recon_node.streams import (
     json_values,
     state,
 )
-from recon_node.streams.json_values import EVENT_STEPS, MAX_DEPTH
+from recon_node.streams.json_values import EVENT_STEPS
 
+START = {"version": "2.0", "name": "A", "interface": False, "implements": []}
 DEFINITIONS = {
     MODEL.cid: {
-        "version": "2.0",
+        **START,
         "schema": {},
         "accountRelation": {"type": "list"},
         "immutableFields": ["fixed"],
@@ -154,7 +155,7 @@ def chains(draw: st.DrawFn) -> list[Event]:
     most=st.sampled_from([EVENT_STEPS, EVENT_STEPS, 2_500, 5_000]),
 )
 def test_simple_events_are_computed_and_paid_for_as_all_others(events, schema, more, is_bad, most):
-    definition = {"version": "2.0", "schema": schema, "accountRelation": {"type": "list"}, **more}
+    definition = {**START, "schema": schema, "accountRelation": {"type": "list"}, **more}
     faults = {event.cid: "badly signed" for event in events[1 : 1 + is_bad] if not event.proof}
 
     def outcome() -> tuple[Any, ...]:
@@ -212,15 +213,7 @@ def test_the_json_is_that_of_the_values(content: dict[str, Any], should_index: b
     assert json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":")) == expected
 
 
-def nested(levels: int) -> Any:
-    value: Any = 0
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
-@pytest.mark.parametrize("beyond", [-(2**64), nested(MAX_DEPTH - 2)], ids=["integer", "depth"])
-def test_json_that_a_quick_encoder_refuses(beyond: Any) -> None:
-    content = {"a": beyond, "link": MODEL.cid, "bytes": b"ab"}
+def test_json_that_a_quick_encoder_refuses() -> None:
+    content = {"a": -(2**64), "link": MODEL.cid, "bytes": b"ab"}
     value = json.loads(StreamData(content, {}).to_json())
     assert value == {"metadata": {}, "content": _as_dag_json(content)}
