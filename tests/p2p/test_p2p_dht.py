@@ -22,6 +22,7 @@ from p2p_support import (
     eventually,
     loopback_host,
     needs_two_loopback_addresses,
+    only_connection,
     read_to_end,
 )
 
@@ -277,6 +278,30 @@ async def test_strangers_have_a_node_dial_nothing_on_its_own_machine(announce):
         assert bool(reached) is not bool(announce)
         assert len(here.records) == 0
         nursery.cancel_scope.cancel()
+
+
+async def test_a_walk_that_is_cut_short_leaves_no_stream_open():
+    """Each would take one of the 256 that a connection has."""
+    asked = trio.Event()
+
+    async def say_nothing(stream: PeerStream) -> None:
+        await stream.receive_some(1)
+        asked.set()
+        await trio.sleep_forever()
+
+    async with loopback_host() as peer, loopback_host() as host:
+        here = LibraryDht(host, NETWORK)
+        peer.handle(protocol_of(NETWORK), say_nothing)
+        await host.connect(peer.addresses[0])
+        await host.protocols_of(peer.peer_id)
+        await here.admit(peer.peer_id)
+        await eventually(lambda: not host.has_streams(peer.peer_id))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(here.closest, KEY)
+            await asked.wait()
+            nursery.cancel_scope.cancel()
+        assert not host.has_streams(peer.peer_id)
+        assert not only_connection(host, peer).streams
 
 
 async def test_an_exchange_ends_even_if_the_peer_sends_announcements_for_ever(monkeypatch):

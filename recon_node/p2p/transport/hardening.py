@@ -46,6 +46,7 @@ from libp2p.io.utils import read_exactly
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.network.stream.net_stream import NetStream
 from libp2p.network.swarm import Swarm
 from libp2p.peer.envelope import Envelope
 from libp2p.peer.id import ID
@@ -99,7 +100,7 @@ _DRAIN_LIMIT: Final = 10.0
 _POLL: Final = 0.05
 """Seconds between two looks at what the library has no event for."""
 _RESET_LIMIT: Final = 1.0
-"""Seconds in which a raw connection is closed."""
+"""Seconds in which a raw connection or a stream is closed."""
 
 
 def bound_negotiation() -> None:
@@ -192,6 +193,18 @@ class _PeerData(dict[ID, PeerData]):
             if oldest is not None:
                 del self[oldest]
         super().__setitem__(key, value)
+
+
+class OutboundStream(NetStream):
+    """A stream that this node has opened."""
+
+    async def close(self) -> None:
+        """Close it, or reset it if that takes too long, even if the caller is cancelled."""
+        with shielded(_RESET_LIMIT) as scope:
+            await super().close()
+        if scope.cancelled_caught:
+            with shielded(_RESET_LIMIT):
+                await self.reset()
 
 
 class GuardedSwarm(Swarm):
@@ -291,9 +304,14 @@ class GuardedSwarm(Swarm):
     async def _open_stream_on_connection(
         self, connection: INetConn, connections: list[INetConn], peer_id: ID
     ) -> INetStream:
-        """Open and register a stream; it must not be cancelled between the two."""
+        """Open and register a stream; it must not be cancelled between the two.
+
+        Nor must its end, or it would stay open: walks of the DHT are cut short.
+        """
         with trio.CancelScope(shield=True):
-            return await super()._open_stream_on_connection(connection, connections, peer_id)
+            stream = await super()._open_stream_on_connection(connection, connections, peer_id)
+        stream.__class__ = OutboundStream
+        return stream
 
     def _select_connection(self, connections: list[INetConn], peer_id: ID) -> INetConn:
         """Return the connection to use and keep: the one that the smaller peer id has dialled."""
