@@ -28,12 +28,9 @@ from recon_node.store import values
 # process two seconds while it collects the tests, and more while it runs them.
 gc.disable()
 
-# What eth-account imports lets recursion go so deep that the process ends instead (see
-# recon_node.anchoring.signer). Some tests import it themselves.
-_limit = sys.getrecursionlimit()
-with suppress(ImportError):
-    import eth_account  # noqa: F401
-sys.setrecursionlimit(_limit)
+RECURSION = sys.getrecursionlimit()
+"""What eth-account imports, which some tests do, lets recursion go so deep that the process ends
+instead of raising (see recon_node.anchoring.signer)."""
 
 LONGEST_FIRST = ("spark", "e2e", "dag", "store", "p2p", "cli", "chain", "interop")
 """Folders whose files take longest. A file is run by one process: the last ones should be short."""
@@ -118,6 +115,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_collection_finish() -> None:
+    sys.setrecursionlimit(RECURSION)
     gc.freeze()
     gc.enable()
 
