@@ -245,7 +245,9 @@ class Sink:
         """Bring the derived tables to where `raw_events` is; return how many streams changed."""
         self._doing = _COMPUTING
         with self.as_sink_errors():
-            return self._derivation.catch_up(step_length, may_continue=self._may_continue)
+            streams = self._derivation.catch_up(step_length, may_continue=self._may_continue)
+        self._doing = None
+        return streams
 
     def _keep_views(self) -> None:
         if self._may_continue():

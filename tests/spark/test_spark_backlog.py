@@ -41,3 +41,10 @@ def test_a_run_that_ends_leaves_all_tables_up_to_date_and_tidy(tmp_path, sample,
     assert sink.tables.positions == {"raw_events": 900, "stream_tips": 900}
     assert len(DeltaTable(tmp_path / "raw_events").file_uris()) < files
     assert_tables(tmp_path, rows.slice(0, 900).to_pylist(), ("raw_events", "stream_tips"))
+
+
+def test_a_sink_that_has_caught_up_does_nothing(tmp_path):
+    """Else a stop says that it waits for tables that are computed already."""
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.catch_up()
+    assert sink.doing is None
