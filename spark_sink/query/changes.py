@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
+from copy import copy
 from itertools import chain
 from typing import Annotated, Final, Literal
 
@@ -120,6 +121,15 @@ class Changes:
                     raise cannot_open(self._path, error) from error
         self.spec: TableSpec = spec_of(name, self.table)
         self.epoch = epoch_of(self.table)
+        self._begin(since)
+
+    def after(self, since: Token | None) -> Changes:
+        """Return the changes from another token up to the same version."""
+        changes = copy(self)
+        changes._begin(since)
+        return changes
+
+    def _begin(self, since: Token | None) -> None:
         is_same = since is not None and since.table == self.token.table
         is_older = is_same and since is not None and since.version <= self.token.version
         self._since = since if is_older else None

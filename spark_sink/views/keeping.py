@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from recon_node.ceramic import StreamId, StreamType
 from spark_sink.errors import ConflictError, TablesError, cannot_write, one_line
@@ -35,14 +34,14 @@ from spark_sink.schema import (
     view_schema,
 )
 from spark_sink.tables.catalog import NAME, VIEWS, no_tables, open_view, view_names
-from spark_sink.tables.delta_log import epoch_of, identity_of, position_of, query
+from spark_sink.tables.delta_log import epoch_of, position_of, query
 from spark_sink.tables.location import (
     FAULTS,
     Location,
     delete_below,
     faults_as,
     find_delta_table,
-    open_delta_table,
+    is_delta,
 )
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.sink_table import SinkTable
@@ -153,21 +152,22 @@ class Views:
     def keep(self) -> int:
         """Bring all views to where `stream_states` is; return how many of their rows changed."""
         names = view_names(self._directory)
-        if not names or (states := find_delta_table(self._directory / STATES)) is None:
+        if not names or not is_delta(self._directory / STATES):
             return 0
-        if self._seen == (states.version(), names):
+        states = Changes(self._directory, STATES, None)
+        if self._seen == (states.token.version, names):
             return 0
         rows = 0
         self._aside.intersection_update(names)  # a view that was dropped can be created again
         for name in (name for name in names if name not in self._aside):
             try:
-                rows += self._view(name).follow(self._directory, states)
+                rows += self._view(name).follow(states)
             except (TablesError, *FAULTS) as error:
                 self._views.pop(name, None)
                 if name in view_names(self._directory):
                     self._set_aside(name, error)
         self._views = {name: view for name, view in self._views.items() if name in names}
-        self._seen = (states.version(), names)
+        self._seen = (states.token.version, names)
         return rows
 
     def fill(self, name: str) -> int:
@@ -177,8 +177,7 @@ class Views:
         """
         with faults_as(partial(cannot_write, self._directory)):
             try:
-                states = open_delta_table(self._directory / STATES)
-                return self._view(name).follow(self._directory, states)
+                return self._view(name).follow(Changes(self._directory, STATES, None))
             except (TablesError, *FAULTS) as error:
                 if not isinstance(error, ConflictError):  # or else another process fills it
                     delete_below(self._directory, f"{VIEWS}/{name}")
@@ -214,15 +213,15 @@ class _View:
         self._columns: Columns | None = None
         self.identity = identity
 
-    def follow(self, directory: Location, now: DeltaTable) -> int:
+    def follow(self, states: Changes) -> int:
         """Take in what has changed in `stream_states`; return how many rows of the view that were.
 
-        `now` is what `stream_states` is now, or was just now.
+        `states` is that table as it is now, or was just now.
         """
-        view, followed = self._table, identity_of(now)
+        view, followed = self._table, states.token.table
         version = view.followed(followed)
         since = None if version is None else Token(followed, version, view.position)
-        states = Changes(directory, STATES, since)
+        states = states.after(since)
         if self._columns is None and self._finds_columns(states):
             return self._replace_rows(states)
         if self._columns is None or states.token == since:
