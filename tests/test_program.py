@@ -1,6 +1,7 @@
 """What the programs of this package share."""
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 
@@ -49,3 +50,11 @@ def test_a_process_that_is_limited_further_starts() -> None:
     )
     done = finished(["sh", "-c", worker], input="")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_text_that_standard_output_cannot_encode_is_escaped() -> None:
+    """Anybody may call a model what a terminal of Latin-1 does not have."""
+    code = "from recon_node.base.terminal import ProgramGroup, echo\n"
+    code += "ProgramGroup(callback=lambda: echo('日'), invoke_without_command=True)([])"
+    env = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    assert finished([sys.executable, "-c", code], env=env).stdout == "\\u65e5\n"

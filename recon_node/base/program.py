@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -20,7 +21,8 @@ _STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def open_standard_streams() -> None:
-    """Open what the shell has closed (`<&-`, `>&-`, `2>&-`) on nothing.
+    """Open what the shell has closed (`<&-`, `>&-`, `2>&-`) on nothing, and have standard output
+    take any text, as standard error does: what its encoding lacks is escaped.
 
     Otherwise the next file that is opened gets the number of standard output, for one, and whatever
     prints writes into it.
@@ -28,6 +30,8 @@ def open_standard_streams() -> None:
     for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextmanager
