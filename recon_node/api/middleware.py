@@ -55,8 +55,15 @@ from recon_node.api.errors import error_response, refuse
 from recon_node.api.metrics import Metrics
 from recon_node.api.settings import Access, Limits, Need, usual_need
 from recon_node.base.timing import span
-from recon_node.fairness.pacing import TokenBuckets
-from recon_node.fairness.slots import ASKER, AllowList, Slot, Slots, address_block_of, ip_of
+from recon_node.fairness.slots import (
+    ASKER,
+    AllowList,
+    Slot,
+    Slots,
+    TokenBuckets,
+    address_block_of,
+    ip_of,
+)
 
 logger = structlog.get_logger(__name__)
 _level: Final = logging.getLogger(__name__)

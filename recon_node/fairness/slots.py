@@ -1,4 +1,6 @@
-"""Who gets a slot where slots are limited: connections, requests, bodies, sessions, statements.
+"""Who gets how much of what is limited: slots, and a rate.
+
+Slots are for connections, requests, bodies, sessions, statements.
 
 Peer ids and connections cost nothing, and addresses cost little. So the first to come must not
 keep all the slots, nor those with the most addresses. Slots go to those who earn them:
@@ -16,7 +18,7 @@ keep all the slots, nor those with the most addresses. Slots go to those who ear
 
 An *address block* is what one customer is given: each IPv4 address; of IPv6 each /48, and within it
 each /56. Slots may have sizes, such as the bytes of a body; then the limit is for their sum, and
-blocks compare by theirs.
+blocks compare by theirs. What each block may use in the long run is limited by token buckets.
 
 This module does no I/O: the clock is an argument, and the caller that takes a slot says how to
 give it up.
@@ -33,10 +35,11 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from math import inf
 from operator import itemgetter
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from recon_node.base.latest import Latest
 
+K = TypeVar("K")
 GiveWay = Callable[[], None]
 
 LATELY: Final = 3600.0
@@ -307,3 +310,44 @@ class Slots:
             if their != our:
                 return self._by_block[their] > self._by_block[our] + newcomer.size
         return False
+
+
+class TokenBucket:
+    """Holds up to `burst` tokens, and gets `rate` of them a second. It may be overdrawn."""
+
+    __slots__ = ("_at", "_burst", "_left", "_rate")
+
+    def __init__(self, burst: float, rate: float, now: float) -> None:
+        self._burst = burst
+        self._rate = rate
+        self._left = burst
+        self._at = now
+
+    def left(self, now: float) -> float:
+        """Return how many tokens there are; less than none if it is overdrawn."""
+        return min(self._burst, self._left + (now - self._at) * self._rate)
+
+    def spend(self, tokens: float, now: float) -> None:
+        """Take tokens, whether they are there or not; put them back if `tokens` is negative."""
+        self._left = self.left(now) - tokens
+        self._at = now
+
+    def seconds_until(self, tokens: float, now: float) -> float:
+        """Return how long it takes until so many tokens are there; 0 if they are."""
+        return max(0.0, tokens - self.left(now)) / self._rate
+
+
+class TokenBuckets(Generic[K]):
+    """A bucket for each key: for the latest `limit` of them that were asked for."""
+
+    def __init__(self, burst: float, rate: float, limit: int) -> None:
+        self._burst = burst
+        self._rate = rate
+        self._buckets = Latest[K, TokenBucket](limit)
+
+    def of(self, key: K, now: float) -> TokenBucket:
+        """Return the bucket of a key; a full one if it is new."""
+        bucket = self._buckets.use(key)
+        if bucket is None:
+            self._buckets[key] = bucket = TokenBucket(self._burst, self._rate, now)
+        return bucket

@@ -20,7 +20,7 @@ from support.waiting import eventually as eventually
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import EventId, Network
-from recon_node.fairness.pacing import TokenBuckets
+from recon_node.fairness.slots import TokenBuckets
 from recon_node.ipld import encode_varint
 from recon_node.p2p import AGREED, P2P, P2PSettings, open_p2p
 from recon_node.p2p.context import Counters

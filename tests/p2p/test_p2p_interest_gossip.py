@@ -20,7 +20,7 @@ from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import Network, StreamId, StreamType, sort_value_range
 from recon_node.ceramic.builder import init_event, model_event
-from recon_node.fairness.pacing import TokenBuckets
+from recon_node.fairness.slots import TokenBuckets
 from recon_node.p2p.context import Context, Counters
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers import interest_gossip

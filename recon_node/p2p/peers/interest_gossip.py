@@ -28,7 +28,8 @@ import structlog
 import trio
 
 from recon_node.base.errors import unwrapped
-from recon_node.fairness.pacing import Backoff, TokenBucket
+from recon_node.fairness.pacing import Backoff
+from recon_node.fairness.slots import TokenBucket
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,

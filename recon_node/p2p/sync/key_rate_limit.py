@@ -18,8 +18,7 @@ from typing import Final
 
 import trio
 
-from recon_node.fairness.pacing import TokenBucket, TokenBuckets
-from recon_node.fairness.slots import address_block_of
+from recon_node.fairness.slots import TokenBucket, TokenBuckets, address_block_of
 from recon_node.recon import KeyView
 
 KEYS_PER_SECOND: Final = 8_000_000
