@@ -132,7 +132,7 @@ def _proposal(
         return None
     if winner is not None:
         if winner in proposal.expired:
-            proposal = proposal.leading_to(stream.at(winner).data.content or {})
+            proposal = proposal.leading_to(stream.at(winner).data.content)
         proposal = proposal.preferring(winner)
     if content is not None:
         proposal = proposal.leading_to(content)

@@ -94,7 +94,7 @@ class MergeProposal:
     prevs: tuple[CID, ...]
     """The tip, then the other candidates in ascending order; at most 256."""
     before: Any
-    """The content at the tip: what the event's patch applies to."""
+    """The content at the tip: what the event's patch applies to; an empty object for none."""
     content: Any
     """The merged content; where there are conflicts, it has the tip's values."""
     header: Mapping[str, Any]
@@ -121,9 +121,9 @@ class MergeProposal:
             payload["header"] = dict(self.header)
         return payload
 
-    def leading_to(self, content: Mapping[str, Any]) -> MergeProposal:
+    def leading_to(self, content: Any) -> MergeProposal:
         """Return the proposal without conflicts: it leads to this content."""
-        return replace(self, content=dict(content), conflicts=())
+        return replace(self, content=content, conflicts=())
 
     def preferring(self, tip: CID) -> MergeProposal:
         """Return the proposal without conflicts: the values at one of the prevs win.
@@ -187,7 +187,7 @@ def propose_merge(
     return MergeProposal(
         init=events[0].init,
         prevs=(prevs[0], *sorted(prevs[1:])),
-        before=tip["content"],
+        before={} if tip["content"] is None else tip["content"],
         content=merged["content"],
         header=_header(changed),
         conflicts=conflicts,
@@ -275,8 +275,7 @@ class _Merge:
         """Content and metadata at an event, as one value."""
         if cid not in self._values:
             data = self._states.at(cid).data
-            content = {} if data.content is None else data.content
-            self._values[cid] = {"content": content, "metadata": dict(data.metadata)}
+            self._values[cid] = {"content": data.content, "metadata": dict(data.metadata)}
         return self._values[cid]
 
     def merged(self, tips: Sequence[CID]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class ContentRules:
         self._form_error = self._document = self.schema_alone = None
         if definition is None or self._is_model:
             return
-        self._form_error = _form_error(definition)
+        self._form_error = _form_error_of_known(definition)
         if self._form_error is None:
             self._document = _DocumentRules(header, definition)
             self.schema_alone = self._document.schema_alone
@@ -143,16 +143,15 @@ def once(function: Callable[[Any], T]) -> Callable[[Any], T]:
     known: dict[int, tuple[Any, T]] = {}
 
     def remembered(definition: Any) -> T:
-        if id(definition) not in known:
+        if (found := known.get(id(definition))) is None:
             if len(known) >= _MAX_REMEMBERED:
-                known.clear()
-            known[id(definition)] = definition, function(definition)
-        return known[id(definition)][1]
+                known.clear()  # other threads' as well
+            known[id(definition)] = found = definition, function(definition)
+        return found[1]
 
     return remembered
 
 
-@once
 def _form_error(definition: Any) -> str | None:
     """What is wrong with the form of a model's definition, without which nobody can read it."""
     if not isinstance(definition, dict):
@@ -185,6 +184,10 @@ def _form_error(definition: Any) -> str | None:
     if immutable is not None and not _are_texts(immutable):
         return "the model's 'immutableFields' is not a list of names"
     return None
+
+
+# Only for documents: their definitions are limited in size, and those of models are not.
+_form_error_of_known: Final = once(_form_error)
 
 
 def _definition_error(definition: Mapping[str, Any]) -> str | None:

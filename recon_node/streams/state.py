@@ -552,6 +552,6 @@ def definitions_of(
     for state in states:
         cid = state.event_cid
         if cid == init or (cid in versions and not state.validation_errors):
-            is_usable = state.data.content and state.data.weight <= MAX_DEFINITION
-            contents[cid] = state.data.content if is_usable else {}
+            content, is_usable = state.data.content, state.data.weight <= MAX_DEFINITION
+            contents[cid] = content if is_usable and isinstance(content, dict) else {}
     return contents

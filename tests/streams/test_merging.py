@@ -77,6 +77,27 @@ def test_arrays_of_other_lengths_are_one_value() -> None:
     assert conflict.path == "/content/tags"
 
 
+@pytest.mark.parametrize("content", [None, [1], "text", 0])
+def test_content_that_is_not_an_object_is_one_value(content: Any) -> None:
+    patch = [{"op": "replace", "path": "", "value": content}]
+    stream = Writer({"a": 1})
+    sides = {
+        stream.data(patch, stream.init).cid: content,
+        stream.data(put("b", 2), stream.init).cid: {"a": 1, "b": 2},
+    }
+    proposal = stream.propose_merge()
+    assert [(one.path, one.values) for one in proposal.conflicts] == [("/content", sides)]
+    for tip, side in sides.items():
+        for decided in (proposal.preferring(tip), proposal.leading_to(side)):
+            event = signed_event(KEY, decided.payload())
+            assert stream.stream().with_event(event).at(event.cid).data.content == side
+    agreeing = Writer({"a": 1})
+    for same in (patch, patch * 2):
+        agreeing.data(same, agreeing.init)
+    assert agreeing.propose_merge().conflicts == ()
+    assert agreeing.merged() == content
+
+
 def test_metadata_is_merged_too() -> None:
     stream = Writer({"a": 1})
     hidden = stream.write({"a": 1, "b": 1}, stream.init, should_index=False)

@@ -2,6 +2,7 @@
 
 import json
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ from recon_node.streams import (
     named_versions,
     unique_of,
 )
-from recon_node.streams.model_rules import MAX_VERSIONS
+from recon_node.streams.json_values import Budget
+from recon_node.streams.model_rules import MAX_VERSIONS, ContentChange, ContentRules
 
 SCHEMA = {
     "type": "object",
@@ -534,9 +536,26 @@ def test_named_versions_are_bounded() -> None:
     assert len(named_versions(events)) == MAX_VERSIONS
 
 
-def test_oversized_definitions_are_ignored() -> None:
-    start = model_event(KEY, definition(description="x" * 200_001))
+@pytest.mark.parametrize("content", [definition(description="x" * 200_001), [1], "text"])
+def test_definitions_that_are_too_large_or_no_objects_are_ignored(content: Any) -> None:
+    start = init_event(KEY, METAMODEL, content)
     assert definitions_of(StreamStates([start]).all(), start.cid, ()) == {start.cid: {}}
+
+
+def test_models_are_not_remembered_but_for_their_documents() -> None:
+    """Anybody can write models of 64 MB in memory: a megabyte of empty objects."""
+
+    class Content(dict[str, Any]):
+        pass
+
+    content = Content(LIST)
+    held = weakref.ref(content)
+    header = model_event(KEY, LIST).header
+    assert header is not None
+    change = ContentChange(None, content, 1, is_init=True)
+    ContentRules(header, None).check(change, Budget("the event", 10_000))
+    del content, change
+    assert held() is None
 
 
 @pytest.mark.parametrize("schema", [{"$ref": "#"}, {"pattern": "("}])
