@@ -103,7 +103,8 @@ _REACHED: Final = """
 _HEADS: Final = """
     WITH RECURSIVE broken(cid) AS (
         SELECT replica FROM bases WHERE subject = :subject AND NOT EXISTS (
-            SELECT 1 FROM replicas WHERE (subject, cid) = (:subject, base))
+            SELECT 1 FROM replicas INDEXED BY replicas_by_cid
+            WHERE (subject, cid) = (:subject, base))
         UNION
         SELECT replica FROM broken JOIN bases ON (subject, base) = (:subject, broken.cid)
     )
@@ -113,7 +114,8 @@ _HEADS: Final = """
         AND replica NOT IN (SELECT cid FROM broken))
 """
 """The replicas with their whole history that no other such one continues. Not `IN` a table of them:
-that would be read as a whole for each replica."""
+that would be read as a whole for each replica. And not the table of replicas to look up a base:
+its blocks, joins of many kilobytes, would be read on the way."""
 _WORTH: Final = """
     WITH own(part, worth) AS MATERIALIZED (
         SELECT replicas.cid, count(*) FROM replicas JOIN appends ON appends.replica = replicas.cid
@@ -190,7 +192,8 @@ def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
         ),
         missing_replicas=lacking(
             "SELECT DISTINCT base FROM bases WHERE subject = :subject AND NOT EXISTS ("
-            "SELECT 1 FROM replicas WHERE (subject, cid) = (:subject, base))"
+            "SELECT 1 FROM replicas INDEXED BY replicas_by_cid "
+            "WHERE (subject, cid) = (:subject, base))"
         ),
         heads=tuple(sorted(heads, key=str)),
         head=_join(connection, named["subject"], heads) if heads else None,

@@ -697,6 +697,23 @@ def test_twice_as_many_replicas_take_about_twice_the_steps(tmp_path: Path, log: 
     assert steps_of(800) < 3 * steps_of(400)
 
 
+def test_no_replica_is_looked_up_among_the_blocks_of_all(tmp_path: Path) -> None:
+    """To find a key there, SQLite reads blocks that it passes: joins of a hundred kilobytes."""
+    parts = [Replica(None, Append.of([CID.of(RAW, b"%d" % number)])) for number in range(6)]
+    cids = sorted((part.cid for part in parts), key=str)
+    joins = [Replica(first, Join(tuple(cids[at:]))) for at, first in enumerate(cids[:-1], 1)]
+    asked: list[str] = []
+    with indexed(tmp_path / "log", [*parts, *joins]) as connection:
+        connection.set_trace_callback(asked.append)
+        assert read_state(connection, ROOT).missing_replicas.count == 0
+        connection.set_trace_callback(None)
+        plans = [connection.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall() for sql in asked]
+    details = [row[3] for plan in plans for row in plan]
+    assert [each for each in details if "SEARCH replicas" in each and "cid=?" in each] == [
+        each for each in details if "COVERING INDEX replicas_by_cid" in each
+    ]
+
+
 def test_a_replica_is_encoded_a_few_times_however_many_shards_it_appends(tmp_path, monkeypatch):
     """One of a megabyte held the index for minutes: it was encoded anew for each of its shards."""
     encoded: list[object] = []
