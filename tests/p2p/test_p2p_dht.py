@@ -500,6 +500,27 @@ async def test_a_dead_peer_is_dropped_and_one_that_answers_stays():
         assert alive.peer_id in named
 
 
+async def test_a_crowd_of_providers_hides_no_dead_peer_of_the_table(monkeypatch):
+    monkeypatch.setattr(dht, "MAX_DIALLED", 2)
+    async with loopback_host() as server, loopback_host() as near, table_of(server) as table:
+        check = LivenessCheck(server, table.routing_table, table.provider_store.records)
+        await server.connect(near.addresses[0])
+        async with loopback_host() as dying:
+            await server.connect(dying.addresses[0])
+            assert await table.routing_table.add_peer(info(dying))
+            await server.disconnect(dying.peer_id)
+            await eventually(lambda: not server.is_connected(dying.peer_id))
+            await check.check()
+            assert table.routing_table.size() == 1
+        await eventually(lambda: not server.is_connected(dying.peer_id))
+        for _ in range(6):
+            made_up = ID.from_pubkey(create_new_key_pair().public_key)
+            table.provider_store.add_provider(KEY, PeerInfo(made_up, []))
+        await check.check()
+        assert table.routing_table.size() == 0
+        assert len(table.provider_store.records) == 5
+
+
 async def test_a_provider_whose_address_has_no_text_does_not_end_the_dht():
     """It is taken for one that does not answer, once it is gone."""
     async with loopback_host() as server, loopback_host() as near, table_of(server) as table:

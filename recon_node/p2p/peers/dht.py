@@ -54,7 +54,8 @@ MAX_NEW: Final = 50
 CHECK_INTERVAL: Final = 60.0
 """Seconds between two checks of the peers that are listed without a connection."""
 MAX_DIALLED: Final = 20
-"""Maximum peers dialled in one check, starting with those checked longest ago."""
+"""Maximum peers dialled in one check, starting with those checked longest ago. Half of them are of
+the routing table, if it has as many to check: anybody can announce thousands of providers."""
 CHECK_LIMIT: Final = 10.0
 """Seconds in which a peer must accept a connection."""
 ENOUGH_CONNECTIONS: Final = 16
@@ -103,8 +104,10 @@ class LivenessCheck:
         }
         self._checked = {peer: at for peer, at in self._checked.items() if peer in suspects}
         longest_ago = sorted(suspects, key=lambda peer: self._checked.get(peer, 0.0))
+        in_table = set(map(str, self._table.get_peer_ids()))
+        first = [peer for peer in longest_ago if peer in in_table][: MAX_DIALLED // 2]
         async with trio.open_nursery() as nursery:
-            for peer in longest_ago[:MAX_DIALLED]:
+            for peer in [*dict.fromkeys([*first, *longest_ago])][:MAX_DIALLED]:
                 self._checked[peer] = trio.current_time()
                 addresses = list(map(str, map(Multiaddr, suspects[peer])))
                 nursery.start_soon(self._check_one, peer, self._host.elsewhere(addresses))
