@@ -64,7 +64,7 @@ def number_option(
     return click.option(
         *names.split(),
         type=kind(least, most),
-        default=default,
+        default=f"{default:g}" if isinstance(default, float) else default,
         show_default=True,
         metavar=metavar,
         help=text,

@@ -213,7 +213,7 @@ for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
     "--max-rows-per-batch",
     type=click.IntRange(1),
     metavar="N",
-    show_default="1000000",
+    default=1_000_000,
     help="Maximum number of events per batch.",
 )
 @click.option(

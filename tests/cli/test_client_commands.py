@@ -254,6 +254,7 @@ def test_every_command_and_option_explains_itself() -> None:
         for param in command.get_params(context):
             hidden = isinstance(param, click.Argument) or getattr(param, "hidden", False)
             assert hidden or getattr(param, "help", None), (context.command_path, param.name)
+        assert ".0;" not in command.get_help(context), context.command_path  # 300.0 seconds
         for name in command.list_commands(context) if isinstance(command, click.Group) else ():
             inner = command.get_command(context, name)  # type: ignore[union-attr]
             assert inner.name == name

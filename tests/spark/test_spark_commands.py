@@ -305,8 +305,8 @@ def test_values_of_options(option: str, text: str, value: object) -> None:
 
 
 def test_the_pipeline_says_how_many_rows_a_batch_has_if_nobody_else_does() -> None:
-    assert parsed("run", "--tables", "t")["max_rows_per_batch"] is None
-    assert f"({ROWS_PER_BATCH})" in invoked("run", "--help").output
+    assert parsed("run", "--tables", "t")["max_rows_per_batch"] == ROWS_PER_BATCH
+    assert f"[default: {ROWS_PER_BATCH}; x>=1]" in " ".join(invoked("run", "--help").output.split())
 
 
 def test_help_teaches() -> None:
