@@ -173,12 +173,12 @@ class Views:
     def fill(self, name: str) -> int:
         """Bring a new view to where `stream_states` is; return how many rows it has.
 
-        If that fails, the view is deleted.
+        If that fails, or is interrupted, the view is deleted.
         """
         with faults_as(partial(cannot_write, self._directory)):
             try:
                 return self._view(name).follow(Changes(self._directory, STATES, None))
-            except (TablesError, *FAULTS) as error:
+            except BaseException as error:
                 if not isinstance(error, ConflictError):  # or else another process fills it
                     delete_below(self._directory, f"{VIEWS}/{name}")
                 raise

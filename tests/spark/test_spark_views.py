@@ -118,6 +118,17 @@ def test_a_new_view_is_filled_alone_and_whole_or_not_there(tmp_path: Path) -> No
     ] == [0, 2]
 
 
+def test_a_new_view_is_not_there_if_it_was_interrupted(tmp_path, monkeypatch) -> None:
+    filled(tmp_path, [MODEL, POST])
+    create = ("view", "create", "--tables", tmp_path, OF, "--as", "posts")
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            model_columns.Columns, "values", lambda *_: signal.raise_signal(signal.SIGINT)
+        )
+        assert "Aborted!" in told(*create, code=130)
+    assert told(*create).startswith("posts: 1 row; columns ")
+
+
 def test_a_model_may_be_called_as_a_word_of_sql(tmp_path: Path) -> None:
     order = model_event(KEY, {**DEFINITION, "name": "Order"})
     filled(tmp_path, [order, document(order.stream_id(), {"title": "one"})])
