@@ -423,6 +423,18 @@ async def test_nothing_is_left_of_a_stream_once_nobody_here_uses_it(resets):
         await eventually(lambda: not any(left))
 
 
+async def test_a_stream_that_is_closed_behind_other_writers_ends_in_good_order(monkeypatch):
+    """They may take longer than a reset may: a slow line takes seconds for their frames."""
+    monkeypatch.setattr(hardening, "_RESET_LIMIT", 0.0)
+    async with echoing() as (a, b, peer):
+        stream = await a.open_stream(peer, "/echo/1")
+        await stream.send_all(b"data")
+        async with trio.open_nursery() as nursery, only_connection(a, b)._write_lock:
+            nursery.start_soon(stream.aclose)
+            await wait_all_tasks_blocked()
+        await eventually(lambda: not (a.has_streams(peer) or b.has_streams(a.peer_id)))
+
+
 async def test_a_reader_that_is_cancelled_loses_nothing(monkeypatch):
     """What it reads has left the buffer by the time it sends new credit, behind other writers."""
     monkeypatch.setattr(GuardedStream, "_grow_threshold", lambda _: 1)

@@ -100,7 +100,7 @@ _DRAIN_LIMIT: Final = 10.0
 _POLL: Final = 0.05
 """Seconds between two looks at what the library has no event for."""
 _RESET_LIMIT: Final = 1.0
-"""Seconds in which a raw connection or a stream is closed."""
+"""Seconds in which a raw connection is closed, or a stream reset."""
 
 
 def bound_negotiation() -> None:
@@ -199,12 +199,13 @@ class OutboundStream(NetStream):
     """A stream that this node has opened."""
 
     async def close(self) -> None:
-        """Close it, or reset it if that takes too long, even if the caller is cancelled."""
-        with shielded(_RESET_LIMIT) as scope:
+        """Close it, or reset it if the caller is cancelled. Other writers may be before its end."""
+        try:
             await super().close()
-        if scope.cancelled_caught:
+        except trio.Cancelled:
             with shielded(_RESET_LIMIT):
                 await self.reset()
+            raise
 
 
 class GuardedSwarm(Swarm):
