@@ -289,11 +289,18 @@ class Side:
         self.learned = True
         self._idle_rounds = 0
 
+    def begin_without(self, unwanted: list[bytes]) -> None:
+        """Leave out such keys before the session starts, so that the peer need not list them.
+
+        Only in some versions (`reports_left_out`). `unwanted` are known to be at the peer, and
+        ascend. They may be many, and cost the peer nothing: so none is looked at.
+        """
+        self.left_out_keys, self._unwanted = unwanted, len(unwanted)
+
     def leave_out_unwanted(self, keys: Iterable[bytes]) -> None:
         """Leave out keys whose events this side refuses or does not want: the peer may take them.
 
-        In some versions (`reports_left_out`), keys that are known to be at the peer may be left out
-        before the session starts: then it need not list them. The driver must limit their number.
+        The driver must limit their number.
         """
         new = [*dict.fromkeys(keys)]
         if self.left_out_keys:

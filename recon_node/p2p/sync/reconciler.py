@@ -156,7 +156,7 @@ class ReconRun(SessionRun[Any]):
         stream, store, settings = frames.stream, reconciler.store, reconciler.settings
         version, peer_id = reconciler.versions[stream.protocol], stream.peer_id
         if version.reports_left_out:
-            side.leave_out_unwanted(reconciler.memory.unwanted_of(peer_id))
+            side.begin_without(reconciler.memory.unwanted_of(peer_id))
         fetcher = Fetcher(
             peer_id,
             store,
@@ -340,7 +340,7 @@ class PeerMemory:
         self._agreements = Remembered[tuple[str, KeyRange], float](
             MAX_AGREEMENTS, lifetime=AGREED_FOR, clock=clock
         )
-        self._unwanted = Remembered[str, dict[bytes, None]](
+        self._unwanted = Remembered[str, list[bytes]](
             MAX_UNWANTED_REMEMBERED, lifetime=UNWANTED_FOR, clock=clock, weigh=len
         )
         self._strangers = Remembered[str, None](MAX_STRANGERS)
@@ -371,17 +371,14 @@ class PeerMemory:
         list them again: a session over ten thousand junk events then costs little more than one
         without any.
         """
-        new = dict.fromkeys(keys)
-        if not new:
-            return
-        known = dict.fromkeys(sorted({**self._unwanted.get(peer_id, {}), **new}))
-        while len(known) > MAX_UNWANTED_REMEMBERED:
-            known.popitem()
-        self._unwanted.put(peer_id, known, renew=False)
+        known = self._unwanted.get(peer_id, [])
+        if new := {*keys}.difference(known):
+            known = sorted([*known, *sorted(new)])  # merges two runs
+            self._unwanted.put(peer_id, known[:MAX_UNWANTED_REMEMBERED], renew=False)
 
     def unwanted_of(self, peer_id: str) -> list[bytes]:
         """Return the keys that a peer holds and that this node does not want, ascending."""
-        return list(self._unwanted.get(peer_id, ()))
+        return self._unwanted.get(peer_id, []).copy()
 
     def is_new_stranger(self, peer_id: str) -> bool:
         """Note a peer of another network; return whether it was not known as one."""
