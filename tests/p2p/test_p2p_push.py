@@ -17,6 +17,7 @@ from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE
 from recon_node.p2p.context import Context, Counters
 from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync import fetch_table
 from recon_node.p2p.sync.push import (
     ALL_OF_FEW,
@@ -429,16 +430,28 @@ async def test_agreements_count_if_they_cover_the_key_and_began_after_it_came(au
     memory.note_agreement("before", OURS[0], 1.0)
     memory.note_agreement("after", OURS[0], 3.0)
     memory.note_agreement("elsewhere", OURS[1], 3.0)
-    assert memory.holders(KEY, 2.0) == {"after"}
-    assert memory.holders(KEY, 0.0) == {"before", "after"}
-    assert memory.holders(OURS[0].lower, 0.0) == set()
+    assert memory.holders(2.0)(KEY) == ["after"]
+    assert memory.holders(0.0)(KEY) == ["before", "after"]
+    assert memory.holders(0.0)(OURS[0].lower) == []
 
 
 async def test_agreements_are_forgotten(autojump_clock):
     memory = PeerMemory()
     for number in range(2 * MAX_AGREEMENTS):
         memory.note_agreement(f"peer {number}", KeyRange(b"a", b"c"), trio.current_time())
-    assert len(memory.holders(b"b", 0.0)) == MAX_AGREEMENTS
+    assert len(memory.holders(0.0)(b"b")) == MAX_AGREEMENTS
     await trio.sleep(AGREED_FOR + 1)
     memory.note_agreement("new", KeyRange(b"a", b"c"), trio.current_time())
-    assert memory.holders(b"b", 0.0) == {"new"}
+    assert memory.holders(0.0)(b"b") == ["new"]
+
+
+async def test_what_was_agreed_on_by_one_push_is_known_until_its_last_wave(autojump_clock):
+    """Though pushes follow one another, to and from as many peers, with keys that are far apart."""
+    memory = PeerMemory()
+    settings = P2PSettings()
+    pushes = NEXT_WAVE * (2 ** (WAVES - 1) - 1)
+    for number in range(pushes * MAX_APART):
+        key_range = streams_range(real_key(number), real_key(number))
+        for peer in range(2 * settings.sync_peers):
+            memory.note_agreement(f"peer {peer}", KeyRange(*key_range), 0.0)
+    assert len(memory.holders(0.0)(real_key(0))) == 2 * settings.sync_peers

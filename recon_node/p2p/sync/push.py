@@ -139,7 +139,7 @@ class Pusher:
         wait = NEXT_WAVE * self._settings.push_delay
 
         def knows(key: EventId) -> Collection[str]:
-            return {*self._sources_of(key), *self._memory.holders(key, since), *asked}
+            return {*self._sources_of(key), *holders(key), *asked}
 
         asked.update(await self._push(keys, self._sources_of))
         if keys is None or len(keys) > MAX_AGAIN:
@@ -147,6 +147,7 @@ class Pusher:
         for _ in range(WAVES - 1):
             await trio.sleep(wait)
             wait *= 2
+            holders = self._memory.holders(since)
             asked.update(await self._push(keys, knows))
 
     async def _push(self, keys: Sequence[EventId] | None, knows: SourcesOf) -> Collection[str]:

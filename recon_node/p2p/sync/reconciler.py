@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -31,7 +32,15 @@ from recon_node.p2p.sync.sessions import (
     agreed_but_for,
 )
 from recon_node.p2p.transport.framing import FrameStream, PeerFrames
-from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
+from recon_node.recon import (
+    KeyRange,
+    Send,
+    Side,
+    Version,
+    covers,
+    intersect_ranges,
+    merge_ranges,
+)
 from recon_node.recon.actions import SendValues
 from recon_node.recon.session import TurnSession
 
@@ -321,8 +330,9 @@ class FrameWire(Generic[M]):
 
 AGREED_FOR: Final = 10.0
 """Seconds for which it is remembered that a peer agreed with this node."""
-MAX_AGREEMENTS: Final = 256
-"""Maximum peers and ranges of agreements, the latest ones."""
+MAX_AGREEMENTS: Final = 2048
+"""Maximum peers and ranges of agreements, the latest ones: as many as there may be until the last
+wave of a push, of which each may have a range for each of its keys."""
 UNWANTED_FOR: Final = 3600.0
 """Seconds for which keys are remembered that a peer holds and this node refuses. The peer may have
 dropped some then."""
@@ -356,13 +366,15 @@ class PeerMemory:
         """
         self._agreements.put((peer_id, key_range), began)
 
-    def holders(self, key: bytes, since: float) -> set[str]:
-        """Return the peers that have a key which we have had since then, on trio's clock."""
-        return {
-            peer_id
-            for (peer_id, key_range), began in self._agreements.items()
-            if began >= since and key_range.covers(key)
-        }
+    def holders(self, since: float) -> Callable[[bytes], list[str]]:
+        """Return a function that returns the peers that have a key which we have had since then,
+        on trio's clock."""
+        agreed = defaultdict[str, list[KeyRange]](list)
+        for (peer_id, key_range), began in self._agreements.items():
+            if began >= since:
+                agreed[peer_id].append(key_range)
+        merged = {peer_id: merge_ranges(ranges) for peer_id, ranges in agreed.items()}
+        return lambda key: [peer_id for peer_id, ranges in merged.items() if covers(ranges, key)]
 
     def note_unwanted(self, peer_id: str, keys: Iterable[bytes]) -> None:
         """Note keys that a peer has listed and that this node will not take.
