@@ -384,7 +384,7 @@ class PeerMemory:
         without any.
         """
         known = self._unwanted.get(peer_id, [])
-        if new := {*keys}.difference(known):
+        if (new := {*keys}) and (new := new.difference(known)):  # mostly, there are none
             known = sorted([*known, *sorted(new)])  # merges two runs
             self._unwanted.put(peer_id, known[:MAX_UNWANTED_REMEMBERED], renew=False)
 
