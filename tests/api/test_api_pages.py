@@ -454,16 +454,30 @@ async def test_docs_fit_a_phone_and_send_the_token(services: Services, shown: Sh
         assert await page.run("document.documentElement.scrollWidth") == 390
 
 
+FIVE_TIMES_AS_OFTEN = """((later) => {
+    window.setTimeout = (call, milliseconds) => later(call, milliseconds / 5);
+})(window.setTimeout)"""
+
+
+def asked(end: str) -> str:
+    """How often the page has read addresses that end so."""
+    entries = "performance.getEntriesByType('resource')"
+    return f"{entries}.filter((each) => each.name.endsWith('{end}')).length"
+
+
 async def test_a_tangle_is_shown_live(services: Services, shown: Shown, tmp_path: Path) -> None:
-    """A reply that comes while the thread is open appears in it."""
+    """A reply that comes while the thread is open appears in it; until then, it is read once."""
     store = services.store
     await store.admit_local([event.car for event in ALL[:2]])
     left = "[...document.querySelectorAll('.prose')].some((each) => each.textContent === 'left')"
     async with open_tangles(store, tmp_path / "node") as tangles:
         services = dataclasses.replace(services, tangles=tangles)
         async with shown(services) as (page, url, _):
+            await page.call("Page.addScriptToEvaluateOnNewDocument", source=FIVE_TIMES_AS_OFTEN)
             await page.open(f"{url}/#/tangles/{THREAD}/{ROOT.stream_id()}", 1280)
             await page.until(f"{READY} && document.querySelector('.prose') !== null")
             assert not await page.run(left)
+            await page.until(f"{asked('/ceramic/tangles/' + str(ROOT.stream_id()))} > 2")
+            assert await page.run(asked("drawn=true")) == 1
             await store.admit_local([event.car for event in ALL[2:]])
             await page.until(left)

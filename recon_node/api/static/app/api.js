@@ -76,9 +76,10 @@ async function again(error, path, options) {
  * meanwhile the last answer stays.
  * @param {string | null} path null: nothing is asked
  * @param {number} [every] seconds; 0: once
+ * @param {any} [cause] it is asked again when this changes
  * @returns {{data: any, error: ApiError | null, loading: boolean}}
  */
-export function useData(path, every = 0) {
+export function useData(path, every = 0, cause = null) {
   const [state, setState] = useState({ path, data: null, error: null });
   const token = useToken();
   useEffect(() => {
@@ -106,7 +107,7 @@ export function useData(path, every = 0) {
       clearTimeout(timer);
       document.removeEventListener("visibilitychange", load);
     };
-  }, [path, every, token.version]);
+  }, [path, every, cause, token.version]);
   const { data, error } = state.path === path ? state : { data: null, error: null };
   return { data, error, loading: !data && !error };
 }

@@ -9,10 +9,14 @@ import { Copied, Head, Name, Table, Trouble, long } from "../app/parts.js";
 import { go, href } from "../app/router.js";
 
 const EVERY = 5;
+const WHOLE_EVERY = 60;
 const TEXTS = ["text", "body", "message", "title"];  // fields that are shown as prose
 
 export function Tangle({ name, root }) {
-  const found = useData(api`/ceramic/tangles/${name}/${root}?drawn=true`, EVERY);
+  // A whole tangle takes the node a while: it is read when the number of its messages has changed.
+  const listed = useData(api`/ceramic/tangles/${root}`, EVERY);
+  const number = listed.data?.tangles.find((each) => each.name === name)?.candidates;
+  const found = useData(listed.loading ? null : api`/ceramic/tangles/${name}/${root}?drawn=true`, WHOLE_EVERY, number);
   const { data } = found;
   return html`
     <${Head} title=${"Tangle “" + name + "”"}><${Copied} text=${root} /><//>
