@@ -46,6 +46,8 @@ VECTORS = vectors.load("dialled_addresses")
 
 UNDIALABLE = VECTORS["undialable"]
 DIALABLE = VECTORS["dialable"]
+ZONED = "/ip6zone/lo/ip6/fe80::1/tcp/4101"
+"""The library takes it for a multiaddr, and cannot read it."""
 
 
 class Interfaces:
@@ -72,7 +74,7 @@ def test_what_can_be_dialled(address):
     check_dialable(Multiaddr(f"{address}/p2p/{PEER}"))
 
 
-@pytest.mark.parametrize("address", [*UNDIALABLE, f"{UNDIALABLE[0]}/p2p/{PEER}"])
+@pytest.mark.parametrize("address", [*UNDIALABLE, f"{UNDIALABLE[0]}/p2p/{PEER}", ZONED])
 def test_what_cannot_be_dialled(address):
     with pytest.raises(PeerError, match="cannot be dialled: "):
         check_dialable(Multiaddr(address))

@@ -88,7 +88,10 @@ def check_dialable(address: Multiaddr) -> None:
     It may be of another transport, or its host may be unspecified (0.0.0.0) or not a single one,
     or its port 0.
     """
-    parts = [(protocol.name, value) for protocol, value in address.items()]
+    try:
+        parts = [(protocol.name, value) for protocol, value in address.items()]
+    except ValueError:  # the library takes /ip6zone, but cannot read it
+        parts = []
     names = [name for name, _ in parts]
     if names in ([DNSADDR], [DNSADDR, "p2p"]):
         return
