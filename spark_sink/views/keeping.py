@@ -77,9 +77,9 @@ def create_view(directory: Location, model: StreamId, name: str | None) -> str:
     is_taken = name in (*TABLES, TANGLES) or name.endswith("_feed")
     if not NAME.fullmatch(name) or is_taken or name.startswith("spark_sink_"):  # tables of exports
         raise TablesError(
-            f"{name[:_MAX_SHOWN]!r} cannot be the name of a view: choose another one with --as, a "
-            "letter and then up to 62 of a-z, 0-9 and _. It is not that of a table, does not end "
-            "in _feed, and does not begin with spark_sink_"
+            f"{name[:_MAX_SHOWN]!r} cannot be the name of a view: choose another one with --as: "
+            "one of a-z, and then up to 62 of a-z, 0-9 and _. It is not that of a table, does not "
+            "end in _feed, and does not begin with spark_sink_"
         )
     if name in view_names(directory):
         raise TablesError(f"there is a view {name} already: choose another name with --as")
