@@ -396,6 +396,33 @@ async def test_a_crowd_at_one_address_ends_only_its_own_streams(monkeypatch):
         assert (await ask_on(stream)).type == KadMessage.GET_PROVIDERS
 
 
+@needs_two_loopback_addresses
+async def test_an_address_that_asks_without_end_waits_and_others_do_not(monkeypatch):
+    monkeypatch.setattr(dht_server, "ANSWERS_AT_ONCE", 5)
+    monkeypatch.setattr(dht_server, "ANSWERS_PER_SECOND", 1e-6)
+    async with (
+        loopback_host() as server,
+        loopback_host() as greedy,
+        loopback_host() as honest,
+        table_of(server) as table,
+    ):
+        await greedy.connect(server.addresses[0])
+        frames = FrameStream(
+            await greedy.open_stream(server.peer_id, protocol_of(NETWORK)), MAX_ANSWER
+        )
+        question = KadMessage(type=KadMessage.GET_PROVIDERS, key=KEY).SerializeToString()
+        asked: list[bytes] = []
+        get = table.provider_store.get_providers
+        table.provider_store.get_providers = lambda key: asked.append(key) or get(key)
+        await frames.send([question] * 100, PATIENCE)
+        for _ in range(5):
+            assert await frames.receive(PATIENCE)
+        with dialling_from(monkeypatch, ELSEWHERE):
+            await honest.connect(server.addresses[0])
+        assert (await ask(honest, server)).type == KadMessage.GET_PROVIDERS
+        assert len(asked) <= 5 + 1 + 1
+
+
 async def test_nobody_waits_for_a_ping_where_the_table_is_full(monkeypatch):
     """Of a peer that may be slow to answer; meanwhile a lock would keep out all others."""
     pinged = trio.Event()
