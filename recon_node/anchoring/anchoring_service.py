@@ -257,7 +257,7 @@ class Anchoring:
                 anchored = (outcome.tx_hash, outcome.block_time, outcome.cost)
                 await in_thread(self._journal.note_anchored, tree.id, *anchored)
                 tree = replace(tree, tx_hash=outcome.tx_hash)
-                transaction = outcome.tx_hash.hex()
+                transaction = "0x" + outcome.tx_hash.hex()
                 logger.info("Anchored a tree", events=tree.leaves, transaction=transaction)
             else:
                 now = trio.current_time()

@@ -292,6 +292,7 @@ async def logged_reasons(opened, monkeypatch, answers: list[Pending]) -> list[st
         with structlog.testing.capture_logs() as logs:
             anchoring.anchor_now()
             await eventually(lambda: anchoring.trees_done == 1)
+    assert [line["transaction"][:2] for line in logs if "transaction" in line] == ["0x"]
     return [line["reason"] for line in logs if "waits" in line["event"]]
 
 

@@ -340,10 +340,11 @@ async def test_what_is_chosen_in_the_table_comes_into_view(services, store, show
 
 
 async def test_content_is_shown_as_it_is(services, store, shown):
-    """Nothing in it is rounded, invisible, or turns the writing direction; names can be blank."""
+    """Nothing in it is rounded, invisible, or turns the writing direction; names can be blank, and
+    long ones push no column out of sight."""
     document = init_event(KEY, MODEL, {"n": 2**63, "\u202en": "\u2066\u200b"})
-    model = model_event(KEY, {**DEFINITION, "name": " "})
-    await store.admit_local([document.car, model.car])
+    models = [model_event(KEY, {**DEFINITION, "name": name}) for name in ("n" * 300, " ")]
+    await store.admit_local([document.car, *(each.car for each in models)])
     async with shown(services) as (page, url, _):
         await page.open(f"{url}/#/streams/{document.stream_id()}", 1280)
         await page.until("document.querySelector('.json') !== null")
@@ -352,6 +353,8 @@ async def test_content_is_shown_as_it_is(services, store, shown):
         assert text.isascii()
         await page.open(f"{url}/#/models", 1280)
         await page.until("document.querySelector('tbody a')?.textContent === '(no name)'")
+        await visit(page, "streams")
+        assert await page.run(UNCUT)
 
 
 async def test_search_and_the_live_feed(services, store, shown, sample):

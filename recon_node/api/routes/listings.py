@@ -320,8 +320,8 @@ class SearchBody(Body, frozen=True):
 async def get_search(call: Call[SearchQuery]) -> SearchBody:
     """Find events, streams, models and controllers.
 
-    By a CID, a StreamID or a DID, or by the first 10 or more characters of an id; models also by a
-    part of their name.
+    By a CID or a StreamID, or the first 10 or more characters of one; by a whole DID; models also
+    by a part of their name.
     """
     services, query = call.services, _normal(call.parameters.q)
     limit = min(call.parameters.limit, _MAX_FOUND)

@@ -123,7 +123,7 @@ def _create(path: Path) -> SigningKey:
         move_into_place(draft, path)
     echo(
         f"created a new key: {path}; only it can publish under its did:key, so keep it "
-        "(`recon-node backup` copies it along with the node)",
+        "(`recon-node backup` copies it if it is in the node's data directory)",
         err=True,
     )
     return key

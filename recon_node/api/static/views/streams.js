@@ -3,7 +3,7 @@
 import { html } from "../app/html.js";
 import { api, useData, withQuery } from "../app/api.js";
 import { count, counted, moment, named } from "../app/format.js";
-import { Field, Head, Name, Pager, Table, Trouble } from "../app/parts.js";
+import { Field, Head, Name, Pager, Table, Trouble, long } from "../app/parts.js";
 import { go, href } from "../app/router.js";
 
 const PAGE = 50;
@@ -44,7 +44,7 @@ export const StreamTable = ({ streams, caption }) => html`
     empty="No such streams here." rows=${streams.map((each) => ({
       key: each.id,
       cells: [html`<${Name} of=${each.id} to=${href(["streams", each.id])} />`, html`<${Preview} key=${each.position} id=${each.id} />`,
-        html`<${SortValue} of=${each} />`,
+        long(html`<${SortValue} of=${each} />`),
         html`<${Name} of=${each.controller} to=${href(["streams"], { controller: each.controller })} />`,
         count(each.events), each.delivered_at == null ? "" : moment(each.delivered_at / 1000)],
     }))} />`;
