@@ -35,7 +35,7 @@ from recon_node.streams import (
     named_versions,
     unique_of,
 )
-from recon_node.streams.json_values import Budget
+from recon_node.streams.json_values import MAX_DEPTH, Budget
 from recon_node.streams.model_rules import MAX_VERSIONS, ContentChange, ContentRules
 
 SCHEMA = {
@@ -413,6 +413,32 @@ def test_documents_are_those_of_ceramic_one() -> None:
         if accepted != row["accepted"]:
             different.append((row["name"], accepted, row["accepted"]))
     assert different == []
+
+
+def test_links_and_bytes_have_levels_wherever_they_come_from() -> None:
+    def content(value: Any) -> dict[str, Any]:
+        for _ in range(MAX_DEPTH - 2):
+            value = [value]
+        return {"a": value}
+
+    start, path = document(content(0)), "/a" + "/0" * (MAX_DEPTH - 2)
+    for value, fits in ((MODEL.cid, True), (b"", False)):
+        init = document(content(value))
+        replaced = change(start, start, {"op": "replace", "path": path, "value": value})
+        _, patched = states(start, replaced)
+        assert patched.data.content == content(value if fits else 0)
+        first, repaired = states(init, change(init, init, add("/z", 1)))
+        assert first.data.content == (content(value) if fits else None)
+        assert repaired.data.content == {**(content(value) if fits else {}), "z": 1}
+        assert [bool(state.validation_errors) for state in (patched, first)] == [not fits] * 2
+
+
+@pytest.mark.parametrize("content", [[1], "text", 0])
+def test_no_field_is_immutable_in_content_that_has_none(content: Any) -> None:
+    init = document(content)
+    event = change(init, init, {"op": "replace", "path": "", "value": {"n": 1}})
+    last = states(init, event, model=definition(immutableFields=["n"]))[-1]
+    assert outcome(last) == ({"n": 1}, ())
 
 
 def test_what_came_with_version_2_means_nothing_in_a_model_of_version_1() -> None:
