@@ -293,6 +293,28 @@ def test_a_few_new_keys_that_are_far_apart_are_pushed_without_what_lies_between(
         assert all(any(key_range.covers(key) for key_range in ranges) for key in keys[:number])
 
 
+def test_new_keys_are_apart_only_while_they_are_few_in_all():
+    """Otherwise a crowd of peers that each list others would have each key looked at alone."""
+    keys = sorted(real_key(stream) for stream in range(8 * MAX_AGAIN))
+    listed = {key: {f"peer {number // 2}"} for number, key in enumerate(keys)}
+    news = sort_news(keys, [OURS], listed.__getitem__)
+    assert sum(item.number for item in news) == len(keys)
+    assert sum(item.number == 1 for item in news) <= MAX_AGAIN + MAX_APART
+
+
+async def test_what_lies_between_new_keys_is_counted_once_for_all_peers(pushing, autojump_clock):
+    store, book, _ = pushing
+    counted = []
+    store.keys = SimpleNamespace(count=lambda key_range: counted.append(key_range) or 0)
+    for peer in PEERS:
+        book.states(peer, OURS)
+    near, far = real_key(1), real_key(2)
+    store.arrivals.add([near, far])
+    await trio.sleep(LOOPBACK.push_delay + 2 * TOGETHER)
+    between = KeyRange(streams_range(near, near)[1], streams_range(far, far)[0])
+    assert counted.count(between) == 1
+
+
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.id)
 async def test_a_push_to_a_large_set_costs_little(tmp_path, sdk_cars, version):
     options = {"sync_interval": NEVER, "versions": [version], "ceramic_one": False}

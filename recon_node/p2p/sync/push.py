@@ -30,6 +30,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Final, NamedTuple, Protocol
 
 import trio
@@ -54,7 +55,8 @@ MAX_AGAIN: Final = 256
 that the same peers listed are not news, either: their push is a sync like others."""
 
 MAX_APART: Final = 16
-"""Maximum new keys that the same peers want, and listed, of which each gets a sync of its own."""
+"""Maximum new keys that the same peers want, and listed, of which each gets a sync of its own; if
+there are not about `MAX_AGAIN` others already."""
 NEAR: Final = 4096
 """Keys between two new ones up to which one sync is about both: to hash them takes as long as a
 round trip."""
@@ -165,11 +167,10 @@ class Pusher:
             common[peer.id] = self._overlap.ranges(peer.id)
             await trio.lowlevel.checkpoint()
         news = sort_news(keys, common.values(), knows)
-        wants = {}
+        wants, count = {}, cache(self._store.keys.count)
         for peer_id, ranges in common.items():
             is_exact = keys is not None and self._book.has_stated(peer_id)
-            count = self._store.keys.count if is_exact else None
-            wants[peer_id] = wanted_of(news, peer_id, ranges, count)
+            wants[peer_id] = wanted_of(news, peer_id, ranges, count if is_exact else None)
             await trio.lowlevel.checkpoint()
         chosen = choose_receivers(wants, self._settings.sync_peers)
         for peer_id in chosen:
@@ -216,7 +217,7 @@ def sort_news(
         parts[bisect_left(bounds, key), frozenset(sources_of(key))].append(key)
     pieces: list[News] = []
     for (_, sources), of in parts.items():
-        if len(of) <= MAX_APART:
+        if len(of) <= MAX_APART and len(pieces) < MAX_AGAIN:
             pieces += (News(key, key, sources, 1) for key in of)
         else:
             pieces.append(News(min(of), max(of), sources, len(of)))
@@ -243,7 +244,7 @@ def wanted_of(
             changed = many if item.number > MAX_AGAIN else few
             lower, upper = ranges[index]
             if count is not None:
-                lower, upper = streams_range(EventId(item.first), EventId(item.last))
+                lower, upper = _streams_of(item.first, item.last)
             if changed and changed[-1][0] == index:
                 before = changed[-1][1]
                 if count is None or count(KeyRange(before.upper, lower)) <= NEAR:
@@ -255,6 +256,11 @@ def wanted_of(
         return intersect_ranges(ranges, (key_range for _, key_range in changed))
 
     return PushedPart(wanted, common(few), common(many))
+
+
+@lru_cache(maxsize=1024)  # for one peer after another
+def _streams_of(first: bytes, last: bytes) -> tuple[EventId, EventId]:
+    return streams_range(EventId(first), EventId(last))
 
 
 def _concerning(news: Sequence[News], ranges: Sequence[KeyRange]) -> Iterator[tuple[int, News]]:
