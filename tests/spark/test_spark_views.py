@@ -27,6 +27,7 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TAKEN, view_schema
 from spark_sink.tables.tables import Tables, lock
 from spark_sink.views import model_columns
+from spark_sink.views.keeping import Views
 from spark_sink.views.model_columns import Columns
 
 DEFINITION: dict[str, Any] = vectors.load("spark/blog_post")["definition"]
@@ -127,6 +128,18 @@ def test_a_new_view_is_not_there_if_it_was_interrupted(tmp_path, monkeypatch) ->
         )
         assert "Aborted!" in told(*create, code=130)
     assert told(*create).startswith("posts: 1 row; columns ")
+
+
+def test_views_take_in_only_what_has_changed(tmp_path: Path) -> None:
+    sink = filled(tmp_path, [MODEL, POST])
+    for name in ("posts", "others"):
+        created(tmp_path, name)
+    views = Views(tmp_path)
+    assert views.keep() == 0
+    for number in (1, 2):
+        events = [MODEL, POST, *(document(OF, {"title": str(n)}) for n in range(number))]
+        read_on(sink, feed_rows(events))
+        assert (views.keep(), views.keep()) == (2, 0)
 
 
 def test_a_model_may_be_called_as_a_word_of_sql(tmp_path: Path) -> None:
