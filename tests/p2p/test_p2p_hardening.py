@@ -423,6 +423,16 @@ async def test_nothing_is_left_of_a_stream_once_nobody_here_uses_it(resets):
         await eventually(lambda: not any(left))
 
 
+async def test_a_reader_ends_when_another_task_closes_the_stream():
+    async with echoing() as (a, _, peer), trio.open_nursery() as nursery:
+        stream = await a.open_stream(peer, "/echo/1")
+        nursery.start_soon(stream.receive_some, 1)
+        await wait_all_tasks_blocked()
+        with trio.fail_after(PATIENCE):
+            await stream.aclose()
+            await eventually(lambda: not nursery.child_tasks)
+
+
 async def test_a_stream_that_is_closed_behind_other_writers_ends_in_good_order(monkeypatch):
     """They may take longer than a reset may: a slow line takes seconds for their frames."""
     monkeypatch.setattr(hardening, "_RESET_LIMIT", 0.0)

@@ -220,6 +220,8 @@ class GuardedStream(yamux.YamuxStream):
         """
         self.recv_closed = True
         self.conn.stream_buffers.get(self.stream_id, bytearray()).clear()
+        if (event := self.conn.stream_events.get(self.stream_id)) is not None:
+            event.set()  # another task may read
         await super().close()
         self.conn.count_read()
 
